@@ -1,0 +1,60 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/errors.h"
+
+namespace ljtrain::base {
+namespace {
+
+std::string error_of(const std::string& text) {
+  try {
+    JsonDocument::parse(text, "config.json");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JsonDocument, ErrorNamesLineAndColumn) {
+  EXPECT_EQ(error_of("{\n  \"a\": 1,\n  \"b\": oops\n}").substr(0, 20), "config.json:3:9: not");
+  EXPECT_EQ(error_of(""),
+            "config.json:1:1: not valid JSON: syntax error while parsing value - unexpected end of "
+            "input; expected '[', '{', or a literal");
+}
+
+TEST(JsonDocument, WhereNamesTheLineOfAKey) {
+  JsonDocument document = JsonDocument::parse(
+      "{\n \"a\": {\n  \"hidden_size\": 3,\n  \"list\": [1,\n   {\"x\": 2}]\n }\n}", "ds.json");
+  EXPECT_EQ(document.where("/a/hidden_size"_json_pointer), "ds.json:3: key `a.hidden_size`");
+  EXPECT_EQ(document.where("/a/list/1/x"_json_pointer), "ds.json:5: key `a.list.1.x`");
+  EXPECT_EQ(document.where("/a/absent"_json_pointer), "ds.json: key `a.absent`");
+}
+
+TEST(JsonDocument, DeepNestingIsRefusedNotCrashed) {
+  EXPECT_NE(error_of(std::string(100000, '[') + std::string(100000, ']')).find("nested deeper"),
+            std::string::npos);
+}
+
+TEST(WriteFileAtomically, LeavesNothingBehindWhenItFails) {
+  std::filesystem::path folder = std::filesystem::temp_directory_path() / "ljtrain_json_test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / "taken");
+  EXPECT_THROW(write_file_atomically(folder / "taken", "x"), UserError);
+  EXPECT_THROW(write_file_atomically(folder / "no" / "such", "x"), UserError);
+  write_file_atomically(folder / "file", "old");
+  write_file_atomically(folder / "file", "new");
+  std::ifstream stream(folder / "file");
+  std::stringstream content;
+  content << stream.rdbuf();
+  EXPECT_EQ(content.str(), "new");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace ljtrain::base
