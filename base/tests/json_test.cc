@@ -21,10 +21,9 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(JsonDocument, ErrorNamesLineAndColumn) {
-  EXPECT_EQ(error_of("{\n  \"a\": 1,\n  \"b\": oops\n}").substr(0, 20), "config.json:3:9: not");
-  EXPECT_EQ(error_of(""),
-            "config.json:1:1: not valid JSON: syntax error while parsing value - unexpected end of "
-            "input; expected '[', '{', or a literal");
+  EXPECT_EQ(error_of("{\n  \"a\": 1,\n  \"b\": oops\n}").find("config.json:3:8: not valid JSON: "),
+            0U);
+  EXPECT_EQ(error_of("").find("config.json:1:1: not valid JSON: "), 0U);
 }
 
 TEST(JsonDocument, WhereNamesTheLineOfAKey) {
