@@ -1,0 +1,208 @@
+#include "launcher/hardware.h"
+
+#include <hwloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+
+#include "nvml.h"
+
+namespace ljtrain::ljperf {
+namespace {
+
+std::string read_text(const std::string& file) {
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+struct TopologyDeleter {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+};
+
+std::vector<int> cpus_of(hwloc_const_cpuset_t set) {
+  std::vector<int> cpus;
+  for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) {
+    cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// Fills cores and NUMA nodes from hwloc, restricted to the CPUs this process is bound to.
+void detect_cores(Hardware& hardware) {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) {
+    return;
+  }
+  std::unique_ptr<hwloc_topology, TopologyDeleter> topology(raw);
+  if (hwloc_topology_load(raw) != 0) {
+    return;
+  }
+  std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(),
+                                                                      &hwloc_bitmap_free);
+  if (hwloc_get_cpubind(raw, bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
+    hwloc_bitmap_copy(bound.get(), hwloc_topology_get_allowed_cpuset(raw));
+  }
+  hardware.numa_nodes = std::max(1, hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_NUMANODE));
+  hwloc_obj_type_t type =
+      hwloc_get_nbobjs_by_type(raw, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_by_type(raw, type, core)) != nullptr) {
+    hwloc_bitmap_t usable = hwloc_bitmap_dup(core->cpuset);
+    hwloc_bitmap_and(usable, usable, bound.get());
+    if (hwloc_bitmap_iszero(usable) == 0) {
+      int node = core->nodeset != nullptr ? hwloc_bitmap_first(core->nodeset) : 0;
+      hardware.cores.push_back({cpus_of(usable), std::max(0, node)});
+    }
+    hwloc_bitmap_free(usable);
+  }
+}
+
+void detect_cpu(Hardware& hardware) {
+  static constexpr std::array<std::string_view, 12> kFlags{
+      "sse4_2",      "avx2",     "fma",      "avx512f", "avx512bw", "avx512_vnni",
+      "avx512_bf16", "amx_bf16", "amx_tile", "asimd",   "sve",      "bf16"};
+  std::ifstream stream("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(stream, line) && !line.empty()) {
+    std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) {
+      continue;
+    }
+    std::string value = line.substr(colon + 2);
+    if (line.rfind("model name", 0) == 0) {
+      hardware.cpu_model = value;
+    } else if (line.rfind("flags", 0) == 0 || line.rfind("Features", 0) == 0) {
+      std::istringstream flags(value);
+      for (std::string flag; flags >> flag;) {
+        if (std::find(kFlags.begin(), kFlags.end(), flag) != kFlags.end()) {
+          hardware.cpu_flags.push_back(flag);
+        }
+      }
+    }
+  }
+}
+
+std::optional<std::uint64_t> read_limit(const std::string& file) {
+  // v1 has no word for "no limit": it gives the largest multiple of the page size.
+  constexpr std::uint64_t kNoLimitFrom = std::uint64_t{1} << 60;
+  std::ifstream stream(file);
+  std::uint64_t value = 0;
+  if (stream >> value && value < kNoLimitFrom) {
+    return value;
+  }
+  return std::nullopt;
+}
+
+struct CgroupPath {
+  std::string mount;
+  std::string path;
+  std::string limit_file;
+};
+
+// Where the memory controller of `proc_cgroup` (v1: "5:memory:/a/b", v2: "0::/a/b") keeps its
+// files.
+std::optional<CgroupPath> memory_cgroup(const std::string& proc_cgroup, const std::string& mount) {
+  std::optional<CgroupPath> unified;
+  std::istringstream lines(proc_cgroup);
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t first = line.find(':');
+    std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) {
+      continue;
+    }
+    std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string path = line.substr(second + 1);
+    if (controllers.find(",memory,") != std::string::npos) {
+      return CgroupPath{mount + "/memory", path, "memory.limit_in_bytes"};
+    }
+    if (controllers == ",,") {
+      unified = CgroupPath{mount, path, "memory.max"};
+    }
+  }
+  return unified;
+}
+
+}  // namespace
+
+std::uint64_t Hardware::usable_memory_bytes() const {
+  return std::min(memory_bytes, cgroup_limit_bytes.value_or(memory_bytes));
+}
+
+base::OrderedJson Hardware::to_json() const {
+  base::OrderedJson gpu_list = base::OrderedJson::array();
+  for (const Gpu& gpu : gpus) {
+    gpu_list.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+  }
+  base::OrderedJson limit = nullptr;
+  if (cgroup_limit_bytes.has_value()) {
+    limit = *cgroup_limit_bytes;
+  }
+  return {{"cpu_model", cpu_model}, {"cores", cores.size()},        {"numa_nodes", numa_nodes},
+          {"cpu_flags", cpu_flags}, {"memory_bytes", memory_bytes}, {"cgroup_limit_bytes", limit},
+          {"gpus", gpu_list},       {"gpu_note", gpu_note}};
+}
+
+Hardware detect_hardware() {
+  Hardware hardware;
+  detect_cores(hardware);
+  detect_cpu(hardware);
+  hardware.memory_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  hardware.cgroup_limit_bytes =
+      cgroup_memory_limit(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  NvmlInventory inventory = read_nvml();
+  hardware.gpus = std::move(inventory.gpus);
+  hardware.gpu_note = std::move(inventory.note);
+  return hardware;
+}
+
+std::optional<std::uint64_t> cgroup_memory_limit(const std::string& proc_cgroup,
+                                                 const std::string& mount) {
+  std::optional<CgroupPath> group = memory_cgroup(proc_cgroup, mount);
+  if (!group.has_value()) {
+    return std::nullopt;
+  }
+  std::optional<std::uint64_t> tightest;
+  for (std::string path = group->path;; path = path.substr(0, path.rfind('/'))) {
+    std::optional<std::uint64_t> limit = read_limit(group->mount + path + "/" + group->limit_file);
+    if (limit.has_value()) {
+      tightest = std::min(*limit, tightest.value_or(*limit));
+    }
+    if (path.empty() || path.rfind('/') == std::string::npos) {
+      return tightest;
+    }
+  }
+}
+
+std::optional<std::uint64_t> cgroup_oom_kills() {
+  std::optional<CgroupPath> group = memory_cgroup(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  std::uint64_t kills = 0;
+  bool known = false;
+  auto add_from = [&](const std::string& file, const std::string& key) {
+    std::ifstream stream(file);
+    std::string word;
+    std::uint64_t value = 0;
+    while (stream >> word >> value) {
+      if (word == key) {
+        kills += value;
+        known = true;
+      }
+    }
+  };
+  if (group.has_value()) {
+    bool is_v1 = group->limit_file == "memory.limit_in_bytes";
+    std::string folder = group->mount + (group->path == "/" ? "" : group->path);
+    add_from(folder + (is_v1 ? "/memory.oom_control" : "/memory.events"), "oom_kill");
+  }
+  add_from("/proc/vmstat", "oom_kill");
+  return known ? std::optional(kills) : std::nullopt;
+}
+
+}  // namespace ljtrain::ljperf

@@ -1,0 +1,110 @@
+#include "nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+namespace ljtrain::ljperf {
+namespace {
+
+// From NVML's API reference: nvmlReturn_t, nvmlMemory_t and the buffer sizes it documents.
+constexpr int kNvmlSuccess = 0;
+constexpr unsigned kNameBufferSize = 96;
+constexpr unsigned kDriverBufferSize = 80;
+using Device = void*;
+struct Memory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct LibraryCloser {
+  void operator()(void* library) const { ::dlclose(library); }
+};
+
+template <typename Function>
+Function* find(void* library, const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+// The indices that CUDA_VISIBLE_DEVICES selects out of `count`; nullopt when it is unset or names
+// devices by UUID.
+std::optional<std::vector<unsigned>> visible_devices(unsigned count) {
+  const char* value = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  std::vector<unsigned> indices;
+  std::istringstream list(value);
+  for (std::string item; std::getline(list, item, ',');) {
+    char* end = nullptr;
+    long index = std::strtol(item.c_str(), &end, 10);
+    if (end == item.c_str()) {
+      return std::nullopt;
+    }
+    // CUDA stops at the first index that does not exist.
+    if (index < 0 || index >= static_cast<long>(count)) {
+      break;
+    }
+    indices.push_back(static_cast<unsigned>(index));
+  }
+  return indices;
+}
+
+}  // namespace
+
+NvmlInventory read_nvml() {
+  NvmlInventory inventory;
+  std::unique_ptr<void, LibraryCloser> library(
+      ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
+  if (library == nullptr) {
+    inventory.note = "no NVIDIA driver library (libnvidia-ml.so.1)";
+    return inventory;
+  }
+  auto* init = find<int()>(library.get(), "nvmlInit_v2");
+  auto* shutdown = find<int()>(library.get(), "nvmlShutdown");
+  auto* driver = find<int(char*, unsigned)>(library.get(), "nvmlSystemGetDriverVersion");
+  auto* device_count = find<int(unsigned*)>(library.get(), "nvmlDeviceGetCount_v2");
+  auto* handle = find<int(unsigned, Device*)>(library.get(), "nvmlDeviceGetHandleByIndex_v2");
+  auto* name = find<int(Device, char*, unsigned)>(library.get(), "nvmlDeviceGetName");
+  auto* memory = find<int(Device, Memory*)>(library.get(), "nvmlDeviceGetMemoryInfo");
+  if (init == nullptr || shutdown == nullptr || device_count == nullptr || handle == nullptr ||
+      name == nullptr || memory == nullptr) {
+    inventory.note = "libnvidia-ml.so.1 lacks functions of NVML";
+    return inventory;
+  }
+  if (int code = init(); code != kNvmlSuccess) {
+    inventory.note = fmt::format("NVML does not start (error {})", code);
+    return inventory;
+  }
+  std::array<char, kDriverBufferSize> version{};
+  if (driver != nullptr && driver(version.data(), version.size()) == kNvmlSuccess) {
+    inventory.note = fmt::format("NVIDIA driver {}", version.data());
+  }
+  unsigned count = 0;
+  if (device_count(&count) != kNvmlSuccess) {
+    count = 0;
+  }
+  std::optional<std::vector<unsigned>> visible = visible_devices(count);
+  std::size_t wanted = visible.has_value() ? visible->size() : count;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    unsigned index = visible.has_value() ? (*visible)[i] : static_cast<unsigned>(i);
+    Device device = nullptr;
+    std::array<char, kNameBufferSize> text{};
+    Memory bytes{};
+    if (handle(index, &device) == kNvmlSuccess &&
+        name(device, text.data(), text.size()) == kNvmlSuccess &&
+        memory(device, &bytes) == kNvmlSuccess) {
+      inventory.gpus.push_back({text.data(), bytes.total});
+    }
+  }
+  shutdown();
+  return inventory;
+}
+
+}  // namespace ljtrain::ljperf
