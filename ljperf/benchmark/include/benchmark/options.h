@@ -1,0 +1,52 @@
+// What a user may ask of `ljperf benchmark`, as typed; plan.h decides what it means here.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ljtrain::ljperf {
+
+inline constexpr int kDefaultSteps = 30;
+inline constexpr double kDefaultStepTimeout = 300;
+
+struct BenchmarkOptions {
+  std::string model;             // ENGINE/NAME; with --config only ENGINE, or empty
+  std::filesystem::path config;  // a config.json instead of a catalogue model
+  std::string scale = "auto";    // auto, full or 1/D
+  int steps = kDefaultSteps;     // measured steps a run, after the warm-up
+  std::string warmup = "auto";   // auto, or a number of steps
+  int repeat = 1;                // runs
+  std::optional<int> seq;        // tokens a sequence
+  std::optional<int> micro_batch;
+  std::optional<int> zero;
+  std::optional<int> ranks;
+  bool oversubscribe = false;
+  std::vector<std::string> with;
+  std::vector<std::string> without;
+  std::vector<std::string> set;  // KEY=VALUE for TrainingArguments
+  std::filesystem::path deepspeed_config;
+  std::filesystem::path data;
+  std::filesystem::path tokenizer;
+  std::string stock_compile = "none";
+  std::string flops = "megatron";
+  std::filesystem::path output;
+  std::filesystem::path python;
+  double step_timeout = kDefaultStepTimeout;  // seconds
+  int seed = 1234;
+  bool measure_overhead = false;
+  bool json = false;
+  bool dry_run = false;
+  bool env_dump = false;
+  bool verbose = false;
+  std::vector<std::string> command_line;  // as typed, for the record
+};
+
+// Checks what can be judged without looking at the machine or the model. Throws UserError.
+void check(const BenchmarkOptions& options);
+
+// "KEY=VALUE" split at the first '='. Throws UserError.
+std::pair<std::string, std::string> split_setting(const std::string& setting);
+
+}  // namespace ljtrain::ljperf

@@ -1,0 +1,22 @@
+// The Python environment that trains: which one, and whether it can.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace ljtrain::ljperf {
+
+// --python if given; else the python beside this program (a virtual environment's); else python3 in
+// PATH.
+std::filesystem::path find_python(const std::filesystem::path& wanted);
+
+// What the environment says of itself (ljtrain/preflight.py): {"ok", "python", "versions",
+// "problems", "torch_build"}. `request` is what it shall check: {"engine", "training_arguments",
+// "tokenizer"}. Throws UserError when Python does not start, ljtrain is not installed there, or it
+// answers with problems (the first is the sentence).
+base::Json preflight(const std::filesystem::path& python, const base::Json& request);
+
+}  // namespace ljtrain::ljperf
