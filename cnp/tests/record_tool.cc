@@ -1,0 +1,39 @@
+// For tests/test_record_schema.py.
+//   cnp_record_tool samples   prints sample records, one a line
+//   cnp_record_tool validate  reads documents, one a line; prints "ok" or what is wrong with each
+//   cnp_record_tool write FOLDER COUNT  writes COUNT records into FOLDER, one after another
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "cnp/record_file.h"
+#include "cnp/record_schema.h"
+#include "sample_records.h"
+
+int main(int count, char** arguments) {
+  using namespace ljtrain;
+  std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "samples") {
+    for (const cnp::Record& record : cnp::sample_records()) {
+      std::cout << cnp::to_json(record).dump() << "\n";
+    }
+    return 0;
+  }
+  if (mode == "validate") {
+    for (std::string line; std::getline(std::cin, line);) {
+      auto wrong = cnp::validate(base::Json::parse(line));
+      std::cout << (wrong.empty() ? "ok"
+                                  : wrong.front().where.to_string() + " " + wrong.front().message)
+                << "\n";
+    }
+    return 0;
+  }
+  if (mode == "write" && count == 4) {
+    for (int i = std::stoi(arguments[3]); i > 0; --i) {
+      cnp::write_record(arguments[2], cnp::sample_records().front());
+    }
+    return 0;
+  }
+  std::cerr << "usage: cnp_record_tool samples | validate | write FOLDER COUNT\n";
+  return 2;
+}
