@@ -1,0 +1,239 @@
+"""Measures a `Trainer` from outside: step times, their breakdown, memory, loss, and which data each rank saw.
+
+A step lasts from the end of the previous optimizer step to the end of this one (the first: from the start of
+training). The training thread's time is booked exclusively to one phase at a time by the clock in `ljtrain._C`, so the
+phases of a step sum to it. Communication is what that thread spends launching collectives and waiting for them: what
+overlaps with computing costs it nothing and is not counted.
+
+On CUDA the host's clock says nothing about when a kernel ran: one synchronisation a step gives the step time, and the
+breakdown is null.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from ljtrain import extension
+from ljtrain.worker_config import NonFiniteLoss, WorkerConfig
+from ljtrain.worker_events import EventWriter
+from ljtrain.worker_model import describe
+
+PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
+DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER = range(len(PHASES))
+
+
+class Meter(TrainerCallback):
+    """Attaches to one Trainer and emits a `step` event after each optimizer step."""
+
+    def __init__(self, config: WorkerConfig, events: EventWriter, device: str) -> None:
+        self._config = config
+        self._events = events
+        self._on_device = device == "cuda"
+        wanted = config.instrumentation != "off" and not self._on_device
+        self._extension: ModuleType | None = extension.load() if wanted else None
+        if self._extension is not None:
+            self._extension.allocator_install()
+            self._extension.communication_install()
+        self._instrumented = self._extension is not None
+        self._complete = self._instrumented  # every live allocation has been counted
+        self._losses: list[torch.Tensor] = []
+        self._tokens = 0
+        self._digest = 0
+        self._steps = 0
+        self._peak = 0
+        self._startup_peak: int | None = None
+        self._began = 0.0
+        self._ddp: Any = None
+
+    # ---- hooks ----
+
+    def attach(self, trainer: Trainer) -> None:
+        """Hooks what exists before training; the engine's own parts follow when training begins."""
+        self._trainer = trainer
+        trainer.add_callback(self)
+        fetch = self._in_phase(DATA, trainer.get_batch_samples)
+        trainer.get_batch_samples = functools.partial(self._fetch, fetch)  # type: ignore[method-assign]
+        run = trainer.training_step
+        trainer.training_step = functools.partial(self._training_step, run)  # type: ignore[method-assign]
+        self._hook(trainer, "_prepare_inputs", DATA)
+        self._hook(trainer, "compute_loss", FORWARD)
+        self._hook(trainer, "_clip_grad_norm", OPTIMIZER)
+        self._hook(trainer, "_get_grad_norm", OPTIMIZER)
+        self._hook(trainer.accelerator, "backward", BACKWARD)
+
+    def _hook_engine(self) -> None:
+        trainer = self._trainer
+        for owner, name in (
+            (trainer.optimizer, "step"),
+            (trainer.lr_scheduler, "step"),
+            (trainer.model_wrapped, "zero_grad"),
+        ):
+            self._hook(owner, name, OPTIMIZER)
+        engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
+        if engine is not None:
+            self._hook(engine.engine, "step", OPTIMIZER)  # accelerate calls it inside backward
+        if isinstance(trainer.model_wrapped, torch.nn.parallel.DistributedDataParallel):
+            self._ddp = trainer.model_wrapped
+            self._ddp._set_ddp_runtime_logging_sample_rate(1)
+
+    def _in_phase(self, phase: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._extension is None:
+            return function
+        enter, leave = self._extension.clock_enter, self._extension.clock_leave
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            enter(phase)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                leave()
+
+        return timed
+
+    def _hook(self, owner: Any, name: str, phase: int) -> None:
+        if self._extension is not None:
+            setattr(owner, name, self._in_phase(phase, getattr(owner, name)))
+
+    def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        batches, items = fetch(*args, **kwargs)
+        for batch in batches:
+            input_ids = batch["input_ids"]
+            self._tokens += input_ids.numel()
+            self._digest = zlib.crc32(input_ids.cpu().numpy().tobytes(), self._digest)
+        return batches, items
+
+    def _training_step(self, run: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = run(*args, **kwargs)
+        self._losses.append(loss)
+        return loss
+
+    # ---- steps ----
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._hook_engine()
+        self._events.emit("model", **describe(self._trainer.model))
+        if self._extension is not None:
+            self._startup_peak = self._extension.allocator_statistics()["peak_bytes"]
+            self._peak = self._startup_peak
+            self._extension.allocator_reset_peak()
+            self._extension.communication_reset()
+            self._extension.clock_start()
+        elif self._on_device:
+            torch.cuda.synchronize()
+            self._startup_peak = torch.cuda.max_memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        self._began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        seconds, breakdown = self._lap()
+        loss = float(sum(self._losses).item())  # type: ignore[union-attr]
+        peak, current = self._memory()
+        self._events.emit(
+            "step",
+            step=self._steps,
+            seconds=seconds,
+            loss=loss if math.isfinite(loss) else None,
+            tokens=self._tokens,
+            breakdown=breakdown,
+            peak_bytes=peak,
+            current_bytes=current,
+            data_digest=f"{self._digest:08x}",
+            instrumented=self._instrumented,
+        )
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"the loss of step {self._steps} is {loss} on this rank.")
+        self._steps += 1
+        self._losses.clear()
+        self._tokens = self._digest = 0
+        self._alternate()
+
+    def _lap(self) -> tuple[float, dict[str, float] | None]:
+        """The step's seconds, and by phase where they were measured."""
+        if self._extension is None:
+            if self._on_device:
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            seconds, self._began = now - self._began, now
+            return seconds, None
+        phases = self._extension.clock_lap()
+        seconds = sum(phases)
+        if not self._instrumented:
+            return seconds, None
+        exposed = min(self._ddp_exposed_seconds(), phases[BACKWARD])
+        phases[BACKWARD] -= exposed
+        phases[COMMUNICATION] += exposed
+        return seconds, dict(zip(PHASES, phases, strict=True))
+
+    def _ddp_exposed_seconds(self) -> float:
+        """What DDP's reducer waited for all-reduces after the last gradient, by DDP's own clock.
+
+        The reducer waits in C++ for a future, which no hook sees. Nanoseconds, from the last synchronised backward.
+        """
+        if self._ddp is None:
+            return 0.0
+        self._ddp.logger.set_runtime_stats_and_log()
+        data = self._ddp._get_ddp_logging_data()
+        waited = data.get("backward_comm_time", 0) - data.get("backward_compute_comm_overlap_time", 0)
+        return max(0, waited) / 1e9
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        if self._on_device:
+            peak, current = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        elif self._extension is not None and self._instrumented and self._complete:
+            statistics = self._extension.allocator_statistics()
+            peak, current = statistics["peak_bytes"], statistics["current_bytes"]
+            self._extension.allocator_reset_peak()
+        else:
+            return None, None
+        self._peak = max(self._peak, peak)
+        return peak, current
+
+    def _alternate(self) -> None:
+        """Switches instrumentation at a block's end, so that one run shows what it costs."""
+        if self._extension is None or self._config.instrumentation != "alternate":
+            return
+        if self._steps % self._config.block_steps:
+            return
+        self._instrumented = not self._instrumented
+        # What lives on from a block without accounting is unknown: no memory figures after the first such block.
+        self._complete = False
+        self._extension.allocator_set_enabled(self._instrumented)
+        self._extension.communication_set_enabled(self._instrumented)
+        self._extension.clock_set_enabled(self._instrumented)
+        if self._ddp is not None:
+            sampling = 1 if self._instrumented else self._config.steps + 1
+            self._ddp._set_ddp_runtime_logging_sample_rate(sampling)
+
+    def summary(self) -> dict[str, Any]:
+        """The `done` event's fields."""
+        measured = self._extension is not None or self._on_device
+        return {
+            "steps": self._steps,
+            "peak_bytes": self._peak if measured else None,
+            "startup_peak_bytes": self._startup_peak,
+            "resident_peak_bytes": resident_peak_bytes(),
+            "collectives": self._extension.communication_statistics() if self._extension is not None else {},
+        }
+
+
+def resident_peak_bytes() -> int | None:
+    """The process's largest resident set (VmHWM of proc(5)), code and all; null where there is no /proc."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
