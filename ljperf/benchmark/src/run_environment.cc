@@ -86,16 +86,17 @@ std::string redact(const std::string& name, const std::string& value) {
 
 std::map<std::string, std::string> relevant_variables(const base::Environment& environment) {
   static constexpr std::array<std::string_view, 32> kPrefixes{
-      "OMP_",     "KMP_",      "GOMP_",     "MKL_",       "OPENBLAS_", "DNNL_",   "ONEDNN_",
-      "NCCL_",    "ACCL_",     "GLOO_",     "TORCH",      "PYTORCH_",  "LJTRAIN_", "CHECKPOINT_",
-      "CUDA_",    "NVIDIA_",   "DS_",       "DEEPSPEED_", "ACCELERATE_", "HF_",   "TRANSFORMERS_",
-      "TOKENIZERS_", "PYTHON", "LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_", "JEMALLOC_", "TCMALLOC_",
-      "GLIBC_TUNABLES", "FSDP_", "ATEN_", "TRITON_"};
+      "OMP_",          "KMP_",        "GOMP_",      "MKL_",           "OPENBLAS_",
+      "DNNL_",         "ONEDNN_",     "NCCL_",      "ACCL_",          "GLOO_",
+      "TORCH",         "PYTORCH_",    "LJTRAIN_",   "CHECKPOINT_",    "CUDA_",
+      "NVIDIA_",       "DS_",         "DEEPSPEED_", "ACCELERATE_",    "HF_",
+      "TRANSFORMERS_", "TOKENIZERS_", "PYTHON",     "LD_PRELOAD",     "LD_LIBRARY_PATH",
+      "MALLOC_",       "JEMALLOC_",   "TCMALLOC_",  "GLIBC_TUNABLES", "FSDP_",
+      "ATEN_",         "TRITON_"};
   std::map<std::string, std::string> relevant;
   for (const auto& [name, value] : environment) {
-    bool matters = std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) {
-      return name.rfind(prefix, 0) == 0;
-    });
+    bool matters = std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                               [&](std::string_view prefix) { return name.rfind(prefix, 0) == 0; });
     if (matters) {
       relevant[name] = redact(name, value);
     }

@@ -1,4 +1,5 @@
-// Where a run took place: system, versions, variables, git state; and how secrets are kept out of it.
+// Where a run took place: system, versions, variables, git state; and how secrets are kept out of
+// it.
 #pragma once
 
 #include <map>
@@ -14,11 +15,13 @@ namespace ljtrain::ljperf {
 // Stands in for a value that may be a secret.
 inline constexpr const char* kRedacted = "<redacted>";
 
-// The value of a variable as it may be shown: kRedacted when the name speaks of a secret (token, key, password, ...) or the
-// value looks like one (a URL with credentials, an access key, a bearer token, a private key).
+// The value of a variable as it may be shown: kRedacted when the name speaks of a secret (token,
+// key, password, ...) or the value looks like one (a URL with credentials, an access key, a bearer
+// token, a private key).
 std::string redact(const std::string& name, const std::string& value);
 
-// The variables that can change what a run computes or how fast (OMP_*, NCCL_*, TORCH*, ...), redacted.
+// The variables that can change what a run computes or how fast (OMP_*, NCCL_*, TORCH*, ...),
+// redacted.
 std::map<std::string, std::string> relevant_variables(const base::Environment& environment);
 
 // For the record. `versions` as the preflight gives them.

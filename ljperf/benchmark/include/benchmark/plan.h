@@ -1,0 +1,55 @@
+// What a benchmark will do on this machine: everything is decided and checked here, before anything
+// starts.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/process.h"
+#include "benchmark/options.h"
+#include "catalogue/flops.h"
+#include "catalogue/proxy.h"
+#include "launcher/hardware.h"
+
+namespace ljtrain::ljperf {
+
+struct BenchmarkPlan {
+  BenchmarkOptions options;
+  Hardware hardware;
+  std::string engine;  // deepspeed, fsdp, ddp
+  std::string model;   // name in the catalogue, or the config file's folder or name
+  bool on_gpus = false;
+  int ranks = 1;
+  int threads_per_rank = 1;
+  std::vector<std::vector<int>> placement;
+  std::optional<int> zero_stage;  // engine deepspeed only
+  int seq = 0;
+  int micro_batch = 1;
+  int gradient_accumulation = 1;
+  Proxy proxy;
+  FlopsConvention flops_convention = FlopsConvention::kMegatron;
+  bool full_checkpointing = true;
+  std::string precision;            // bf16, fp16 or fp32
+  std::optional<int> fixed_warmup;  // nullopt: found from the data
+  int steps_per_run = 0;            // warm-up included
+  base::OrderedJson worker;         // WORKER.json; output_dir is filled in when a run starts
+  base::Environment environment;    // of every rank
+  std::filesystem::path python;
+  base::Json preflight;            // what the Python environment says of itself
+  std::vector<std::string> notes;  // what a reader of the results should know
+
+  // Tokens of one step, all ranks together.
+  std::int64_t tokens_per_step() const;
+};
+
+// Decides everything. Throws UserError for whatever cannot be done.
+BenchmarkPlan make_plan(const BenchmarkOptions& options);
+
+// All that would be done, as text for people (`--dry-run`) or as a document (`--dry-run --json`).
+std::string describe(const BenchmarkPlan& plan);
+base::OrderedJson to_json(const BenchmarkPlan& plan);
+
+}  // namespace ljtrain::ljperf

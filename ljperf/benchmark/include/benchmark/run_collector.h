@@ -1,0 +1,71 @@
+// Turns the events of one run's ranks into steps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "cnp/record.h"
+
+namespace ljtrain::ljperf {
+
+// What a rank says once, besides its steps.
+struct RankSummary {
+  std::map<std::string, std::string> versions;
+  std::string device = "cpu";
+  std::string device_name;
+  std::uint64_t parameters = 0;
+  std::uint64_t trainable_parameters = 0;
+  std::string sharding;
+  std::optional<double> gemm_flops_per_s;
+  std::string gemm_dtype;
+  std::optional<std::uint64_t> peak_bytes;
+  std::optional<std::uint64_t> startup_peak_bytes;
+  std::optional<std::uint64_t> resident_peak_bytes;
+  base::Json compile;  // counters of stock torch.compile, or null
+  std::map<std::string, cnp::Collective> collectives;
+  std::string first_digest;  // of its first batch
+};
+
+class RunCollector {
+ public:
+  explicit RunCollector(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
+
+  // Takes an event of contracts with the worker. Throws RunError when two ranks train on the same
+  // data, and for events that lack what they promise. Returns the step that this event completed on
+  // all ranks, if it did.
+  std::optional<cnp::Step> add(int rank, const base::Json& event);
+
+  // Steps that every rank has made, in order.
+  const std::vector<cnp::Step>& steps() const { return steps_; }
+  const std::vector<RankSummary>& ranks() const { return ranks_; }
+  // Tokens of one step, all ranks together; 0 before the first.
+  std::int64_t tokens_per_step() const { return tokens_per_step_; }
+  // Why the breakdown is missing, when a rank said so.
+  const std::string& breakdown_note() const { return breakdown_note_; }
+
+ private:
+  struct RankStep {
+    double seconds = 0;
+    double loss = 0;
+    std::int64_t tokens = 0;
+    bool instrumented = false;
+    std::optional<cnp::Breakdown> breakdown;
+    std::optional<std::uint64_t> peak_bytes;
+  };
+
+  std::optional<cnp::Step> add_step(std::size_t rank, const base::Json& event);
+  cnp::Step combine(int step, const std::vector<RankStep>& of_ranks);
+  void check_data_differs() const;
+
+  std::vector<RankSummary> ranks_;
+  std::map<int, std::map<std::size_t, RankStep>> open_;  // steps that some ranks have not made yet
+  std::vector<cnp::Step> steps_;
+  std::int64_t tokens_per_step_ = 0;
+  std::string breakdown_note_;
+};
+
+}  // namespace ljtrain::ljperf

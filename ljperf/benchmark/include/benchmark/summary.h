@@ -1,0 +1,24 @@
+// From steps to figures: fills the record of a benchmark.
+#pragma once
+
+#include "benchmark/plan.h"
+#include "benchmark/run_collector.h"
+#include "cnp/record.h"
+
+namespace ljtrain::ljperf {
+
+// All that is known before the first run.
+cnp::Record start_record(const BenchmarkPlan& plan);
+
+// Adds one run, finished or not: finds its warm-up and keeps every step.
+void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector& run);
+
+// Computes the figures over all runs. An impossible result (MFU above 100 %) makes a completed
+// record a failed one.
+void finish_record(cnp::Record& record, const BenchmarkPlan& plan);
+
+// The parts of the median step: the mean over the quarter of the steps (at least one) whose time is
+// nearest to the median, so that the parts add up to it. nullopt when no step has a breakdown.
+std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& steps);
+
+}  // namespace ljtrain::ljperf

@@ -1,0 +1,236 @@
+#include "benchmark/run_benchmark.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "benchmark/plan.h"
+#include "benchmark/progress.h"
+#include "benchmark/python_environment.h"
+#include "benchmark/report.h"
+#include "benchmark/run_collector.h"
+#include "benchmark/run_environment.h"
+#include "benchmark/summary.h"
+#include "cnp/record_file.h"
+#include "launcher/rank_group.h"
+
+namespace ljtrain::ljperf {
+namespace {
+
+// What the trainings write: the user's --output, or a folder that is kept only when something went
+// wrong.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const std::filesystem::path& wanted)
+      : path_(wanted), temporary_(wanted.empty()) {
+    std::error_code error;
+    if (temporary_) {
+      std::string pattern =
+          (std::filesystem::temp_directory_path(error) / "ljperf-XXXXXX").string();
+      if (error || ::mkdtemp(pattern.data()) == nullptr) {
+        throw base::user_error("{}: no folder can be made here; name a writable one with --output",
+                               pattern);
+      }
+      path_ = pattern;
+      return;
+    }
+    path_ = std::filesystem::absolute(path_);
+    std::filesystem::create_directories(path_, error);
+    if (error || ::access(path_.c_str(), W_OK | X_OK) != 0) {
+      throw base::user_error("--output {}: not a folder that can be written", path_.string());
+    }
+  }
+  ~OutputFolder() {
+    std::error_code error;
+    if (temporary_ && !keep_) {
+      std::filesystem::remove_all(path_, error);
+    }
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  void keep() { keep_ = true; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool temporary_;
+  bool keep_ = false;
+};
+
+// Fails before anything starts when the record could not be written at the end.
+std::filesystem::path writable_records_folder() {
+  std::filesystem::path folder = cnp::records_folder();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw base::user_error(
+        "{}: records cannot be written here; set LJTRAIN_RECORDS to a writable folder",
+        folder.string());
+  }
+  return folder;
+}
+
+// One run: launches the ranks, collects what they report.
+RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
+                        RunCollector& collector, Progress& progress) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  base::OrderedJson worker = plan.worker;
+  worker["training_arguments"]["output_dir"] = (folder / "trainer").string();
+  std::filesystem::path worker_file = folder / "worker.json";
+  base::write_file_atomically(worker_file, worker.dump(2) + "\n");
+
+  RankGroupPlan group;
+  group.argv = {plan.python.string(), "-m", "ljtrain.worker", worker_file.string()};
+  group.environment = plan.environment;
+  group.placement = plan.placement;
+  group.log_folder = folder;
+  group.step_timeout =
+      std::chrono::milliseconds(static_cast<long>(plan.options.step_timeout * 1e3));
+
+  RankGroupObserver observer;
+  observer.on_event = [&](int rank, const base::Json& event) {
+    if (rank == 0 && event["event"] == "phase") {
+      progress.phase(event.value("name", "starting"));
+    }
+    std::optional<cnp::Step> step = collector.add(rank, event);
+    if (step.has_value()) {
+      progress.step(step->step, step->seconds, step->loss,
+                    static_cast<double>(collector.tokens_per_step()) / step->seconds);
+    }
+  };
+  observer.on_tick = [&] { progress.tick(); };
+  try {
+    return run_ranks(group, observer);
+  } catch (const base::RunError& failure) {
+    return {Outcome::kFailed, -1, failure.what(), "", {}};
+  }
+}
+
+void mark(cnp::Record& record, const RankGroupResult& result) {
+  record.status =
+      result.outcome == Outcome::kInterrupted ? cnp::Status::kInterrupted : cnp::Status::kFailed;
+  cnp::Failure failure;
+  failure.sentence = result.sentence;
+  if (result.failing_rank >= 0) {
+    failure.rank = result.failing_rank;
+  }
+  failure.last_lines = result.last_lines;
+  record.failure = failure;
+}
+
+// Where people read: standard output, or standard error when that holds the JSON document.
+std::FILE* people(const BenchmarkOptions& options) { return options.json ? stderr : stdout; }
+
+void explain_failure(const cnp::Record& record, const RankGroupResult& result,
+                     const BenchmarkOptions& options, const std::filesystem::path& folder) {
+  fmt::print(stderr, "ljperf: {}\n", record.failure->sentence);
+  if (record.status == cnp::Status::kInterrupted) {
+    return;
+  }
+  bool show_lines = options.verbose || result.traceback.empty();
+  if (show_lines && !record.failure->last_lines.empty()) {
+    fmt::print(stderr, "the last lines of rank {}:\n", record.failure->rank.value_or(0));
+    for (const std::string& line : record.failure->last_lines) {
+      fmt::print(stderr, "  | {}\n", line);
+    }
+  }
+  if (options.verbose && !result.traceback.empty()) {
+    fmt::print(stderr, "{}\n", result.traceback);
+  }
+  fmt::print(stderr, "logs: {}\n", folder.string());
+}
+
+void print_start(const BenchmarkPlan& plan, const cnp::Record& record) {
+  std::FILE* out = people(plan.options);
+  fmt::print(out, "{}\n{}\n", first_line(record), configuration_line(record));
+  for (const std::string& note : plan.notes) {
+    fmt::print(out, "note: {}\n", note);
+  }
+  std::fflush(out);
+}
+
+int exit_code_of(const cnp::Record& record) {
+  switch (record.status) {
+    case cnp::Status::kCompleted:
+      return base::kDone;
+    case cnp::Status::kInterrupted:
+      return base::kInterrupted;
+    case cnp::Status::kFailed:
+      break;
+  }
+  return base::kFailed;
+}
+
+int run_plan(const BenchmarkPlan& plan) {
+  const BenchmarkOptions& options = plan.options;
+  std::filesystem::path records = writable_records_folder();
+  OutputFolder output(options.output);
+  cnp::Record record = start_record(plan);
+  print_start(plan, record);
+
+  RankGroupResult result;
+  {
+    Progress progress(options.repeat, plan.steps_per_run, /*quiet=*/false);
+    for (int run = 0; run < options.repeat && result.outcome == Outcome::kCompleted; ++run) {
+      progress.start_run(run);
+      RunCollector collector(plan.ranks);
+      result = execute(plan, output.path() / fmt::format("run-{}", run + 1), collector, progress);
+      if (result.outcome == Outcome::kBadInput) {
+        break;
+      }
+      if (result.outcome != Outcome::kCompleted) {
+        mark(record, result);
+      }
+      add_run(record, plan, collector);
+    }
+  }
+  if (result.outcome == Outcome::kBadInput) {
+    if (options.verbose && !result.traceback.empty()) {
+      fmt::print(stderr, "{}\n", result.traceback);
+    }
+    throw base::UserError(result.sentence);
+  }
+  finish_record(record, plan);
+  std::filesystem::path file = cnp::write_record(records, record);
+  std::FILE* out = people(options);
+  fmt::print(out, "{}", result_table(record));
+  if (record.failure.has_value()) {
+    output.keep();
+    explain_failure(record, result, options, output.path());
+  }
+  fmt::print(out, "\nrecord: {}\n{}\n", file.string(), last_line(record));
+  if (options.json) {
+    fmt::print("{}\n", cnp::to_json(record).dump(2));
+  }
+  return exit_code_of(record);
+}
+
+}  // namespace
+
+int run_benchmark(const BenchmarkOptions& options) {
+  if (options.env_dump) {
+    base::Json answer;
+    try {
+      answer = preflight(find_python(options.python), base::Json::object());
+    } catch (const base::UserError& error) {
+      answer = {{"error", error.what()}};
+    }
+    fmt::print("{}\n", dump_environment(detect_hardware(), answer).dump(2));
+    return base::kDone;
+  }
+  BenchmarkPlan plan = make_plan(options);
+  if (options.dry_run) {
+    fmt::print("{}\n", options.json ? to_json(plan).dump(2) : describe(plan));
+    return base::kDone;
+  }
+  return run_plan(plan);
+}
+
+}  // namespace ljtrain::ljperf

@@ -1,0 +1,361 @@
+#include "benchmark/summary.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/errors.h"
+#include "benchmark/run_environment.h"
+#include "catalogue/devices.h"
+#include "catalogue/flops.h"
+#include "catalogue/parameters.h"
+#include "cnp/record_file.h"
+#include "cnp/statistics.h"
+#include "cnp/steady_state.h"
+
+namespace ljtrain::ljperf {
+namespace {
+
+constexpr double kTera = 1e12;
+
+std::vector<std::string> binding_of(const BenchmarkPlan& plan) {
+  std::vector<std::string> binding;
+  for (std::size_t rank = 0; rank < plan.placement.size(); ++rank) {
+    binding.push_back(fmt::format("rank {}: cpus {}", rank, fmt::join(plan.placement[rank], ",")));
+  }
+  return binding;
+}
+
+cnp::Proxy proxy_of(const BenchmarkPlan& plan) {
+  cnp::Proxy proxy;
+  base::OrderedJson json = proxy_json(plan.proxy);
+  proxy.is_proxy = plan.proxy.is_proxy;
+  proxy.rule = plan.proxy.rule;
+  proxy.scale = json.at("scale").get<std::string>();
+  proxy.layers = static_cast<int>(plan.proxy.config.layer_count());
+  proxy.of_layers = static_cast<int>(plan.proxy.of_layers);
+  proxy.hidden_size = static_cast<int>(plan.proxy.config.hidden_size);
+  for (const auto& [key, value] : json.items()) {
+    static const std::vector<std::string> kTyped{"is_proxy", "rule",      "scale",
+                                                 "layers",   "of_layers", "hidden_size"};
+    if (std::find(kTyped.begin(), kTyped.end(), key) == kTyped.end()) {
+      proxy.extra[key] = value;
+    }
+  }
+  return proxy;
+}
+
+cnp::Data data_of(const BenchmarkPlan& plan) {
+  const base::OrderedJson& source = plan.worker.at("data");
+  cnp::Data data;
+  data.kind = source.at("kind").get<std::string>();
+  if (source.contains("file")) {
+    data.file = source["file"].get<std::string>();
+  }
+  if (source.contains("tokenizer") && source["tokenizer"].is_string()) {
+    data.tokenizer = source["tokenizer"].get<std::string>();
+  }
+  return data;
+}
+
+std::map<std::string, std::string> versions_of(const BenchmarkPlan& plan) {
+  std::map<std::string, std::string> versions{{"ljtrain", LJTRAIN_VERSION}};
+  auto found = plan.preflight.find("versions");
+  if (found != plan.preflight.end() && found->is_object()) {
+    for (const auto& [name, version] : found->items()) {
+      if (version.is_string()) {
+        versions[name] = version.get<std::string>();
+      }
+    }
+  }
+  return versions;
+}
+
+template <typename Value>
+void keep_largest(std::vector<std::uint64_t>& per_rank, std::size_t rank, std::size_t ranks,
+                  const std::optional<Value>& value) {
+  if (value.has_value()) {
+    per_rank.resize(ranks, 0);
+    per_rank[rank] = std::max<std::uint64_t>(per_rank[rank], *value);
+  }
+}
+
+std::optional<std::uint64_t> largest(const std::vector<std::uint64_t>& values) {
+  return values.empty() ? std::nullopt
+                        : std::optional(*std::max_element(values.begin(), values.end()));
+}
+
+// What each rank said once: memory, collectives, compile counters, device, sharding.
+void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
+  std::size_t ranks = run.ranks().size();
+  std::vector<double> peaks;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const RankSummary& summary = run.ranks()[rank];
+    keep_largest(record.peak_memory_bytes.per_rank, rank, ranks, summary.peak_bytes);
+    keep_largest(record.peak_memory_bytes.startup_per_rank, rank, ranks,
+                 summary.startup_peak_bytes);
+    keep_largest(record.resident_peak_bytes.per_rank, rank, ranks, summary.resident_peak_bytes);
+    if (summary.gemm_flops_per_s.has_value()) {
+      peaks.push_back(*summary.gemm_flops_per_s);
+    }
+    if (record.runs.empty() && !summary.first_digest.empty()) {
+      record.data.digests.push_back(summary.first_digest);
+    }
+  }
+  const RankSummary& first = run.ranks().front();
+  if (!first.sharding.empty()) {
+    record.sharding = first.sharding;
+  }
+  for (const auto& [name, version] : first.versions) {
+    record.environment.versions[name] = version;
+  }
+  for (const auto& [name, totals] : first.collectives) {
+    auto same = std::find_if(record.collectives.begin(), record.collectives.end(),
+                             [&](const cnp::Collective& c) { return c.operation == name; });
+    if (same == record.collectives.end()) {
+      record.collectives.push_back(totals);
+    } else {
+      same->calls += totals.calls;
+      same->bytes += totals.bytes;
+      same->seconds += totals.seconds;
+    }
+  }
+  if (first.compile.is_object()) {
+    cnp::Compile compile;
+    compile.graphs = first.compile.value("graphs", std::int64_t{0});
+    compile.graph_breaks = first.compile.value("graph_breaks", std::int64_t{0});
+    compile.recompilations = first.compile.value("recompilations", std::int64_t{0});
+    compile.seconds = first.compile.value("seconds", 0.0);
+    record.compile = compile;
+  }
+  if (!peaks.empty()) {
+    // The best that was seen: the peak is what the machine can do, not what it did while something
+    // else ran.
+    double mean = cnp::mean(peaks);
+    record.peak_flops.value = std::max(record.peak_flops.value.value_or(0), mean);
+    record.peak_flops.source =
+        fmt::format("{} GEMM measured on each rank, all at once", first.gemm_dtype);
+  }
+}
+
+void compute_utilisation(cnp::Record& record, const BenchmarkPlan& plan) {
+  if (!record.step_time_s.median.has_value() || *record.step_time_s.median <= 0) {
+    return;
+  }
+  double seconds = *record.step_time_s.median;
+  double tokens = static_cast<double>(record.global_tokens_per_step) / record.ranks;
+  record.tokens_per_s_per_rank = tokens / seconds;
+  record.tokens_per_s = *record.tokens_per_s_per_rank * record.ranks;
+  double flops = *record.flops_per_token * tokens;
+  record.model_tflops_per_rank = flops / seconds / kTera;
+  if (!record.peak_flops.value.has_value()) {
+    return;
+  }
+  double hardware = hardware_flops_per_token(plan.proxy.config, plan.seq, plan.flops_convention,
+                                             std::int64_t{record.recompute.layers}) *
+                    tokens;
+  double mfu = flops / seconds / *record.peak_flops.value;
+  double hfu = hardware / seconds / *record.peak_flops.value;
+  if (mfu > 1) {
+    if (record.status == cnp::Status::kCompleted) {
+      record.status = cnp::Status::kFailed;
+      record.failure = cnp::Failure{};
+      record.failure->sentence = fmt::format(
+          "the measured MFU is {:.1f} %: more than the peak of {:.4g} TFLOP/s ({}) allows, so a "
+          "figure is wrong; please report it",
+          100 * mfu, *record.peak_flops.value / kTera, record.peak_flops.source);
+    }
+    return;
+  }
+  record.mfu = mfu;
+  if (hfu <= 1) {
+    record.hfu = hfu;
+  }
+}
+
+std::vector<const cnp::Step*> measured_steps(const cnp::Record& record) {
+  std::vector<const cnp::Step*> steps;
+  for (const cnp::Run& run : record.runs) {
+    for (const cnp::Step& step : run.steps) {
+      if (!step.warmup) {
+        steps.push_back(&step);
+      }
+    }
+  }
+  return steps;
+}
+
+void compute_overhead(cnp::Record& record) {
+  std::vector<cnp::Block> blocks;
+  for (std::size_t number = 0; number < record.runs.size(); ++number) {
+    std::vector<double> seconds;
+    std::vector<bool> on;
+    for (const cnp::Step& step : record.runs[number].steps) {
+      if (!step.warmup) {
+        seconds.push_back(step.seconds);
+        on.push_back(step.instrumented);
+      }
+    }
+    std::vector<cnp::Block> of_run = cnp::blocks_of_steps(seconds, on, number);
+    blocks.insert(blocks.end(), of_run.begin(), of_run.end());
+  }
+  std::optional<cnp::RatioEstimate> ratio = cnp::on_off_ratio(blocks);
+  if (ratio.has_value()) {
+    cnp::Overhead overhead;
+    overhead.ratio = ratio->ratio;
+    overhead.ci95 = ratio->ci95;
+    overhead.blocks = ratio->observations;
+    record.instrumentation_overhead = overhead;
+  }
+}
+
+}  // namespace
+
+cnp::Record start_record(const BenchmarkPlan& plan) {
+  auto now = std::chrono::system_clock::now();
+  cnp::Record record;
+  record.record_id = cnp::new_record_id(plan.model, now);
+  record.created = cnp::iso8601_utc(now);
+  for (const std::string& argument : plan.options.command_line) {
+    record.command.push_back(redact("", argument));
+  }
+  record.model = plan.model;
+  record.engine = plan.engine;
+  record.proxy = proxy_of(plan);
+  record.device = plan.on_gpus ? "cuda" : "cpu";
+  record.precision = plan.precision;
+  record.parameters = static_cast<std::uint64_t>(count_parameters(plan.proxy.config).total);
+  record.trainable_parameters = record.parameters;
+  record.ranks = plan.ranks;
+  record.threads_per_rank = plan.threads_per_rank;
+  record.zero_stage = plan.zero_stage;
+  record.sequence_length = plan.seq;
+  record.micro_batch = plan.micro_batch;
+  record.gradient_accumulation = plan.gradient_accumulation;
+  record.global_tokens_per_step = plan.tokens_per_step();
+  record.seed = static_cast<std::uint64_t>(plan.options.seed);
+  record.stock_compile = plan.options.stock_compile;
+  record.warmup.method = plan.fixed_warmup.has_value() ? "fixed" : "auto";
+  record.flops_convention = std::string(flops_convention_name(plan.flops_convention));
+  record.flops_per_token =
+      model_flops_per_token(plan.proxy.config, plan.seq, plan.flops_convention);
+  record.peak_flops.source = "not measured";
+  if (plan.on_gpus) {
+    const std::string& name = plan.hardware.gpus.front().name;
+    record.peak_flops.value = device_peak_flops(name, plan.precision);
+    record.peak_flops.source = record.peak_flops.value.has_value()
+                                   ? fmt::format("dense {} peak of {}", plan.precision, name)
+                                   : fmt::format("no peak is known for {}", name);
+  }
+  record.recompute.of = record.proxy.layers;
+  record.recompute.layers = plan.full_checkpointing ? record.proxy.layers : 0;
+  record.data = data_of(plan);
+  record.configuration.training_arguments = plan.worker.at("training_arguments");
+  record.configuration.deepspeed = plan.worker.at("deepspeed");
+  record.configuration.model_config = plan.worker.at("model_config");
+  record.configuration.environment = relevant_variables(plan.environment);
+  record.configuration.binding = binding_of(plan);
+  record.configuration.extra["notes"] = plan.notes;
+  record.environment = describe_environment(plan.hardware, versions_of(plan));
+  return record;
+}
+
+void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector& run) {
+  add_rank_summaries(record, run);
+  if (record.breakdown_note.empty()) {
+    record.breakdown_note = run.breakdown_note();
+  }
+  cnp::Run entry;
+  entry.steps = run.steps();
+  std::vector<double> seconds;
+  for (const cnp::Step& step : entry.steps) {
+    seconds.push_back(step.seconds);
+  }
+  if (plan.fixed_warmup.has_value()) {
+    entry.warmup_steps = std::min<int>(*plan.fixed_warmup, static_cast<int>(seconds.size()));
+    entry.steady = true;
+  } else {
+    double allowance = plan.steps_per_run - plan.options.steps;
+    cnp::Warmup warmup = cnp::find_warmup(seconds, std::min(0.5, allowance / plan.steps_per_run));
+    entry.warmup_steps = static_cast<int>(warmup.warmup_steps);
+    entry.steady = warmup.steady;
+  }
+  std::vector<double> measured(seconds.begin() + entry.warmup_steps, seconds.end());
+  for (int step = 0; step < entry.warmup_steps; ++step) {
+    entry.steps[static_cast<std::size_t>(step)].warmup = true;
+  }
+  if (!measured.empty()) {
+    entry.median_s = cnp::median(measured);
+  }
+  if (record.runs.empty()) {
+    for (const cnp::Step& step : entry.steps) {
+      record.loss.push_back(step.loss);
+    }
+  }
+  record.runs.push_back(std::move(entry));
+}
+
+void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
+  std::vector<double> medians;
+  record.warmup.steady = !record.runs.empty();
+  for (const cnp::Run& run : record.runs) {
+    record.warmup.steps = std::max(record.warmup.steps, run.warmup_steps);
+    record.warmup.steady = record.warmup.steady && run.steady;
+    if (run.median_s.has_value()) {
+      medians.push_back(*run.median_s);
+    }
+  }
+  std::vector<const cnp::Step*> steps = measured_steps(record);
+  for (const cnp::Step* step : steps) {
+    record.step_time_s.all.push_back(step->seconds);
+  }
+  if (!record.step_time_s.all.empty()) {
+    record.step_time_s.median = cnp::median(record.step_time_s.all);
+    record.step_time_s.p05 = cnp::quantile(record.step_time_s.all, 0.05);
+    record.step_time_s.p95 = cnp::quantile(record.step_time_s.all, 0.95);
+    record.step_time_s.ci95 = cnp::interval95_of_runs(medians);
+  }
+  record.peak_memory_bytes.max = largest(record.peak_memory_bytes.per_rank);
+  record.peak_memory_bytes.startup_max = largest(record.peak_memory_bytes.startup_per_rank);
+  record.resident_peak_bytes.max = largest(record.resident_peak_bytes.per_rank);
+  record.recompute.measured_peak_bytes = record.peak_memory_bytes.max;
+  record.breakdown_s = breakdown_of_median_step(steps);
+  if (plan.options.measure_overhead) {
+    compute_overhead(record);
+  }
+  compute_utilisation(record, plan);
+}
+
+std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& all) {
+  std::vector<const cnp::Step*> steps;
+  std::vector<double> seconds;
+  for (const cnp::Step* step : all) {
+    if (!step->breakdown_s_per_rank.empty()) {
+      steps.push_back(step);
+      seconds.push_back(step->seconds);
+    }
+  }
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  double median = cnp::median(seconds);
+  std::sort(steps.begin(), steps.end(), [median](const cnp::Step* a, const cnp::Step* b) {
+    return std::abs(a->seconds - median) < std::abs(b->seconds - median);
+  });
+  steps.resize(std::max<std::size_t>(1, steps.size() / 4));
+  cnp::Breakdown mean;
+  for (const cnp::Step* step : steps) {
+    double weight = 1.0 / static_cast<double>(steps.size() * step->breakdown_s_per_rank.size());
+    for (const cnp::Breakdown& part : step->breakdown_s_per_rank) {
+      mean.data += weight * part.data;
+      mean.forward += weight * part.forward;
+      mean.backward += weight * part.backward;
+      mean.communication_exposed += weight * part.communication_exposed;
+      mean.optimizer += weight * part.optimizer;
+      mean.other += weight * part.other;
+    }
+  }
+  return mean;
+}
+
+}  // namespace ljtrain::ljperf

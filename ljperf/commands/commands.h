@@ -1,0 +1,21 @@
+// The subcommands of ljperf, one file each. Each adds itself to the command line and, when chosen,
+// runs and sets the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace ljtrain::ljperf {
+
+struct CommandContext {
+  std::vector<std::string> command_line;  // as typed
+  int exit_code = 0;
+  bool verbose = false;
+};
+
+void add_benchmark(CLI::App& app, CommandContext& context);
+void add_models(CLI::App& app, CommandContext& context);
+void add_completion(CLI::App& app, CommandContext& context);
+
+}  // namespace ljtrain::ljperf

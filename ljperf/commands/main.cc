@@ -1,0 +1,71 @@
+// ljperf: measures the training of language models.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "base/errors.h"
+#include "commands.h"
+
+namespace ljtrain::ljperf {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  ljperf benchmark --model deepspeed/llama3-8b
+  ljperf benchmark --model fsdp/qwen3-8b --repeat 5 --json > result.json
+  ljperf benchmark --config my-model/config.json --data corpus.txt --dry-run
+  ljperf models
+)";
+
+std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// The subcommand that was being parsed, for "see ... --help".
+std::string chosen_command(const CLI::App& app) {
+  std::string name = "ljperf";
+  for (const CLI::App* sub : app.get_subcommands()) {
+    name += " " + sub->get_name();
+  }
+  return name;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Measures the training of language models with PyTorch, honestly and repeatably.",
+               "ljperf");
+  app.footer(kExamples);
+  app.set_version_flag("--version", fmt::format("ljperf {}", LJTRAIN_VERSION));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(30);
+  CommandContext context;
+  context.command_line.assign(argv, argv + argc);
+  add_benchmark(app, context);
+  add_models(app, context);
+  add_completion(app, context);
+  try {
+    app.parse(argc, argv);
+    return context.exit_code;
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "ljperf: {}; see `{} --help`\n", first_line_of(error.what()),
+               chosen_command(app));
+    return base::kBadInput;
+  } catch (const base::UserError& error) {
+    fmt::print(stderr, "ljperf: {}\n", error.what());
+    return base::kBadInput;
+  } catch (const base::RunError& error) {
+    fmt::print(stderr, "ljperf: {}\n", error.what());
+    return base::kFailed;
+  }
+}
+
+}  // namespace
+}  // namespace ljtrain::ljperf
+
+int main(int argc, char** argv) {
+  try {
+    return ljtrain::ljperf::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ljperf: internal error: %s; please report it\n", error.what());
+    return ljtrain::base::kFailed;
+  }
+}

@@ -1,0 +1,72 @@
+// ljperf models: the models of the catalogue, with their sizes and FLOPs.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/units.h"
+#include "catalogue/listing.h"
+#include "catalogue/lookup.h"
+#include "commands.h"
+
+namespace ljtrain::ljperf {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  ljperf models
+  ljperf models --seq 8192 --json
+  ljperf benchmark --model deepspeed/qwen3-8b
+)";
+constexpr int kDefaultSequence = 8192;
+
+struct ModelsOptions {
+  bool json = false;
+  int seq = kDefaultSequence;
+  std::string scale = "full";
+};
+
+void print_table(const base::OrderedJson& listing) {
+  fmt::print("{:<16} {:>10} {:>10} {:>7} {:>7}   {:<}\n", "MODEL", "PARAMETERS", "ACTIVE", "LAYERS",
+             "HIDDEN", "FLOPs A TOKEN: megatron torchtitan palm 6n");
+  for (const base::OrderedJson& model : listing.at("models")) {
+    const base::OrderedJson& flops = model.at("flops_per_token");
+    auto giga = [&](const char* name) { return flops.at(name).get<double>() / 1e9; };
+    fmt::print("{:<16} {:>10} {:>10} {:>7} {:>7}   {:.4g} {:.4g} {:.4g} {:.4g} G\n",
+               model.at("id").get<std::string>(),
+               base::format_count(model.at("parameters").get<double>()),
+               base::format_count(model.at("active_parameters").get<double>()),
+               model.at("layers").get<int>(), model.at("hidden_size").get<int>(), giga("megatron"),
+               giga("torchtitan"), giga("palm"), giga("6n"));
+  }
+  fmt::print("\nFLOPs at {} tokens a sequence. Engines: {}; for example deepspeed/{}.\n",
+             listing.at("seq").get<int>(), fmt::join(engines(), ", "),
+             listing.at("models").front().at("id").get<std::string>());
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, CommandContext& context) {
+  CLI::App* command = app.add_subcommand("models", "List the models, their parameters and FLOPs");
+  auto options = std::make_shared<ModelsOptions>();
+  command->add_flag("--json", options->json, "One JSON document on standard output");
+  command->add_option("--seq", options->seq, "Tokens a sequence, for the FLOPs")
+      ->capture_default_str();
+  command->add_option("--scale", options->scale, "full or 1/D: the proxies of that scale")
+      ->capture_default_str();
+  command->footer(kExamples);
+  command->callback([&context, options] {
+    if (options->seq < 1) {
+      throw base::user_error("--seq {}: must be at least 1", options->seq);
+    }
+    base::OrderedJson listing = list_models(parse_scale(options->scale), options->seq);
+    if (options->json) {
+      fmt::print("{}\n", listing.dump(2));
+    } else {
+      print_table(listing);
+    }
+    context.exit_code = base::kDone;
+  });
+}
+
+}  // namespace ljtrain::ljperf
