@@ -84,6 +84,9 @@ std::string format_seconds(double seconds) {
   if (seconds < 0) {
     return fmt::format("-{}", format_seconds(-seconds));
   }
+  if (seconds == 0) {
+    return "0 s";
+  }
   if (seconds < 1e-3) {
     return fmt::format("{:.1f} us", seconds * 1e6);
   }

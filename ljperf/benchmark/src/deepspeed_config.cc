@@ -28,8 +28,7 @@ constexpr std::array kTwins{
 // What the transformers documentation gives for ZeRO-3: "auto" lets the Trainer fill in its own
 // arguments, and sizes buckets by the model.
 OrderedJson defaults() {
-  return {{"train_batch_size", "auto"},
-          {"train_micro_batch_size_per_gpu", "auto"},
+  return {{"train_micro_batch_size_per_gpu", "auto"},
           {"gradient_accumulation_steps", "auto"},
           {"gradient_clipping", "auto"},
           {"bf16", {{"enabled", "auto"}}},

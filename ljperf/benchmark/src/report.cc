@@ -117,8 +117,8 @@ std::string breakdown_rows(const cnp::Record& record) {
   for (const auto& [name, seconds] : phases) {
     double share = sum > 0 ? seconds / sum : 0;
     auto bar = static_cast<std::size_t>(std::lround(share * kBarWidth));
-    rows += fmt::format("    {:<13} {:>9} {:>6.1f} %  {}\n", name, format_seconds(seconds),
-                        100 * share, std::string(bar, '#'));
+    rows += fmt::format("    {:<13} {:>9} {:>6.1f} %{}{}\n", name, format_seconds(seconds),
+                        100 * share, bar > 0 ? "  " : "", std::string(bar, '#'));
   }
   return rows +
          "    (communication: launching and waiting for collectives, slower peers included)\n";

@@ -156,16 +156,10 @@ void print_start(const BenchmarkPlan& plan, const cnp::Record& record) {
   std::fflush(out);
 }
 
-int exit_code_of(const cnp::Record& record) {
-  switch (record.status) {
-    case cnp::Status::kCompleted:
-      return base::kDone;
-    case cnp::Status::kInterrupted:
-      return base::kInterrupted;
-    case cnp::Status::kFailed:
-      break;
-  }
-  return base::kFailed;
+int exit_code_of(cnp::Status status) {
+  return status == cnp::Status::kCompleted     ? base::kDone
+         : status == cnp::Status::kInterrupted ? base::kInterrupted
+                                               : base::kFailed;
 }
 
 int run_plan(const BenchmarkPlan& plan) {
@@ -201,6 +195,7 @@ int run_plan(const BenchmarkPlan& plan) {
   std::filesystem::path file = cnp::write_record(records, record);
   std::FILE* out = people(options);
   fmt::print(out, "{}", result_table(record));
+  std::fflush(out);
   if (record.failure.has_value()) {
     output.keep();
     explain_failure(record, result, options, output.path());
@@ -209,7 +204,7 @@ int run_plan(const BenchmarkPlan& plan) {
   if (options.json) {
     fmt::print("{}\n", cnp::to_json(record).dump(2));
   }
-  return exit_code_of(record);
+  return exit_code_of(record.status);
 }
 
 }  // namespace
