@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <utility>
 
 #include "base/errors.h"
@@ -70,7 +71,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::vector<std::string_view> nearest_names(std::string_view name,
                                             std::span<const std::string_view> names,
                                             std::size_t most) {
-  std::vector<std::pair<std::size_t, std::string_view>> found;
+  // Those that contain the name, or lie in it, come first.
+  std::vector<std::tuple<bool, std::size_t, std::string_view>> found;
   if (name.empty() || name.size() > kLongestName) {
     return {};
   }
@@ -79,12 +81,12 @@ std::vector<std::string_view> nearest_names(std::string_view name,
     bool contains =
         known.find(name) != std::string_view::npos || name.find(known) != std::string_view::npos;
     if (contains || distance <= std::max(name.size(), known.size()) / 2) {
-      found.emplace_back(distance, known);
+      found.emplace_back(!contains, distance, known);
     }
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string_view> nearest;
-  for (const auto& [distance, known] : found) {
+  for (const auto& [apart, distance, known] : found) {
     if (nearest.size() < most) {
       nearest.push_back(known);
     }

@@ -105,7 +105,8 @@ void place_layers(const ModelConfig& config, const std::vector<std::int64_t>& ch
       (*json)["mlp_only_layers"] = dense;
       (*json)["decoder_sparse_step"] = 1;
     }
-  } else if (json->contains("mlp_only_layers") && (*json)["mlp_only_layers"].is_array()) {
+  } else if (config.has_experts() && json->contains("mlp_only_layers") &&
+             (*json)["mlp_only_layers"].is_array()) {
     Json kept = Json::array();
     for (const Json& layer : (*json)["mlp_only_layers"]) {
       if (layer.get<std::int64_t>() < count) {
@@ -120,7 +121,8 @@ void place_layers(const ModelConfig& config, const std::vector<std::int64_t>& ch
   auto full = json->find("max_window_layers");
   if (full != json->end() && full->is_number_integer()) {
     std::int64_t layers = config.layer_count();
-    std::int64_t before = std::min(full->get<std::int64_t>(), layers);
+    // Families without windows never check the value.
+    std::int64_t before = std::clamp<std::int64_t>(full->get<std::int64_t>(), 0, layers);
     *full = (before * count + layers / 2) / layers;
   }
 }
