@@ -37,10 +37,11 @@ def _fsdp2_on_hosts() -> None:
         plugin = kwargs.get("fsdp_plugin")
         if plugin is None or self.distributed_type != DistributedType.MULTI_CPU:
             return
-        # What accelerate does for every other device, but gradients are reduced in float32, as PyTorch's own trainers do.
+        # What accelerate does for every other device, but gradients are reduced in float32, as PyTorch's own trainers
+        # do, and outputs keep their type: in bfloat16 the loss would have three digits.
         if self._mixed_precision == "bf16" and plugin.mixed_precision_policy is None:
             plugin.mixed_precision_policy = MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.bfloat16
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32
             )
         self.fsdp_plugin = plugin
         self.distributed_type = DistributedType.FSDP

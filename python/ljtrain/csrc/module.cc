@@ -1,0 +1,86 @@
+// The Python module ljtrain._C: the measuring allocator, the phase clock and the timing of collectives.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/headeronly/version.h>
+
+#include <string>
+
+#include "communication.h"
+#include "measuring_allocator.h"
+#include "phase_clock.h"
+
+namespace py = pybind11;
+
+namespace ljtrain {
+namespace {
+
+// c10d's classes have no stable ABI (a new virtual function moves all that follow), so this module serves the minor
+// version it was compiled for and no other.
+void check_torch_version() {
+  const std::string built = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  const auto found = py::module_::import("torch").attr("__version__").cast<std::string>();
+  if (found.rfind(built, 0) != 0) {
+    throw py::import_error("ljtrain._C was built for PyTorch " TORCH_VERSION " and this is " + found +
+                           ": build ljtrain again with this PyTorch installed");
+  }
+}
+
+py::dict allocator_statistics() {
+  const AllocatorStatistics statistics = MeasuringAllocator::instance().statistics();
+  py::dict result;
+  result["current_bytes"] = statistics.current_bytes;
+  result["peak_bytes"] = statistics.peak_bytes;
+  result["allocations"] = statistics.allocations;
+  return result;
+}
+
+py::dict collectives() {
+  py::dict result;
+  for (const CollectiveStatistics& statistics : communication_statistics()) {
+    py::dict entry;
+    entry["calls"] = statistics.calls;
+    entry["bytes"] = statistics.bytes;
+    entry["seconds"] = statistics.seconds;
+    result[py::str(statistics.name)] = entry;
+  }
+  return result;
+}
+
+void clock_enter(std::size_t phase) {
+  if (phase >= kPhases) {
+    throw py::value_error("there is no such phase");
+  }
+  PhaseClock::instance().enter(static_cast<Phase>(phase));
+}
+
+}  // namespace
+}  // namespace ljtrain
+
+PYBIND11_MODULE(_C, m) {
+  using namespace ljtrain;
+  check_torch_version();
+  m.doc() = "Measures PyTorch training from inside: tensor memory, phases of a step, exposed communication.";
+  m.attr("built_for_torch") = TORCH_VERSION;
+
+  m.def("allocator_install", &MeasuringAllocator::install, "Count CPU tensor memory from now on.");
+  m.def("allocator_statistics", &allocator_statistics, "current_bytes, peak_bytes, allocations.");
+  m.def("allocator_reset_peak", [] { MeasuringAllocator::instance().reset_peak(); });
+  m.def(
+      "allocator_set_enabled", [](bool enabled) { MeasuringAllocator::instance().set_enabled(enabled); },
+      py::arg("enabled"));
+
+  m.def("clock_start", [] { PhaseClock::instance().start(); }, "Bind the clock to this thread; begin a lap.");
+  m.def("clock_enter", &clock_enter, py::arg("phase"));
+  m.def("clock_leave", [] { PhaseClock::instance().leave(); });
+  m.def("clock_lap", [] { return PhaseClock::instance().lap(); },
+        "Seconds of data, forward, backward, communication, optimizer, other since the last lap.");
+  m.def(
+      "clock_set_enabled", [](bool enabled) { PhaseClock::instance().set_enabled(enabled); },
+      py::arg("enabled"));
+
+  m.def("communication_install", &install_communication_timing, "Time the collectives of torch.distributed.");
+  m.def("communication_set_enabled", &set_communication_timing_enabled, py::arg("enabled"));
+  m.def("communication_statistics", &collectives, "calls, bytes and seconds by operator since the last reset.");
+  m.def("communication_reset", &reset_communication_statistics);
+}

@@ -1,0 +1,37 @@
+"""The parts that can change how training runs: what switches each on, and what it waits for.
+
+A part of ljtrain adds one entry here and one module. The module's `activate` is called when everything in `after` has
+been imported, and only if the part was asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+YES = ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True)
+class Integration:
+    """One part. `module` is None while the part is not in this release: asking for it then says so."""
+
+    part: str
+    variable: str  # the environment variable that asks for it
+    after: tuple[str, ...]  # imported modules that it changes
+    module: str | None = None
+
+    def asked_for(self, environment: Mapping[str, str] = os.environ) -> bool:
+        return environment.get(self.variable, "").strip().lower() in YES
+
+    def activate(self) -> None:
+        if self.module is not None:
+            importlib.import_module(self.module).activate()
+
+
+INTEGRATIONS = (
+    Integration("accl", "LJTRAIN_ACCL", after=("torch.distributed",)),
+    Integration("recompute", "CHECKPOINT_OPTIMIZATION", after=("transformers.trainer",)),
+)

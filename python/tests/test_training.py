@@ -1,0 +1,162 @@
+"""The real worker, end to end: every engine on two ranks, with slow data, collectives and optimizer steps put in."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TESTS, TINY_LLAMA, ZERO3, Launch, Run, worker_config
+
+RANKS = 2
+DELAY_S = 0.05
+SLOW_STEPS = {"data": (6, 12), "collective": (12, 18), "optimizer": (18, 24)}
+STEPS = 30
+PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
+ROW_OF = {"data": "data", "collective": "communication", "optimizer": "optimizer"}
+# The collective that the engine waits for on the training thread.
+WAITED_FOR = {"deepspeed": "_allgather_base_", "fsdp": "_allgather_base_", "ddp": "allreduce_"}
+SHARDING = {"deepspeed": "zero3", "fsdp": "dtensor", "ddp": "none"}
+
+
+@pytest.fixture(scope="module", params=["deepspeed", "fsdp", "ddp"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def run(engine: str, launch_worker: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp(engine)
+    text = folder / "text.txt"
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("a*.py"))
+    text.write_text("".join(source.read_text(errors="replace") for source in sources))
+    config = worker_config(
+        folder,
+        engine=engine,
+        steps=STEPS,
+        data={"kind": "text", "file": str(text), "tokenizer": None},
+        deepspeed=ZERO3 if engine == "deepspeed" else None,
+        training_arguments={"gradient_accumulation_steps": 2, "max_grad_norm": 1.0, "learning_rate": 3e-3},
+        gemm_peak=engine == "ddp",
+    )
+    return launch_worker(
+        config,
+        RANKS,
+        folder,
+        first_on_path=TESTS / "delays",
+        TEST_DELAY_SECONDS=str(DELAY_S),
+        TEST_DELAY_STEPS=",".join(f"{kind}:{first}-{end}" for kind, (first, end) in SLOW_STEPS.items()),
+        TEST_DELAY_OPERATOR=WAITED_FOR[engine],
+    )
+
+
+def steps(run: Run, rank: int = 0) -> list[dict[str, Any]]:
+    return run.of(rank, "step")
+
+
+def test_ends_well_with_every_step(run: Run) -> None:
+    assert run.status == [0] * RANKS, run.logs[0][-3000:]
+    for rank in range(RANKS):
+        assert run.of(rank, "error") == []
+        assert [step["step"] for step in steps(run, rank)] == list(range(STEPS))
+        assert run.one(rank, "done")["steps"] == STEPS
+        assert run.one(rank, "start")["rank"] == rank
+        assert run.events[rank][-1]["event"] == "done"
+
+
+def test_parameters_are_where_the_engine_says(run: Run, engine: str) -> None:
+    model = run.one(0, "model")
+    assert model["sharding"] == SHARDING[engine]
+    assert model["sharded"] == (engine != "ddp")
+    assert model["layers"] == TINY_LLAMA["num_hidden_layers"]
+    assert model["parameters"] == model["trainable_parameters"] == 151_872
+
+
+def test_ranks_train_on_different_data(run: Run) -> None:
+    digests = [step["data_digest"] for rank in range(RANKS) for step in steps(run, rank)]
+    assert len(set(digests)) == len(digests)
+    assert {step["tokens"] for step in steps(run)} == {2 * 2 * 64}
+
+
+def test_loss_falls(run: Run) -> None:
+    for rank in range(RANKS):
+        losses = [step["loss"] for step in steps(run, rank)]
+        assert all(math.isfinite(loss) for loss in losses)
+        # Random weights know nothing: the loss begins at that of an even guess.
+        assert losses[0] == pytest.approx(math.log(TINY_LLAMA["vocab_size"]), rel=0.05)
+        first, last = losses[:5], losses[-5:]
+        error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / 5)
+        assert statistics.mean(last) < statistics.mean(first) - 3 * error
+
+
+def test_breakdown_sums_to_the_step(run: Run) -> None:
+    for step in steps(run):
+        assert tuple(step["breakdown"]) == PHASES
+        assert min(step["breakdown"].values()) >= 0
+        assert sum(step["breakdown"].values()) == pytest.approx(step["seconds"], rel=1e-6)
+    settled = steps(run)[2 : SLOW_STEPS["data"][0]]
+    other = statistics.median(step["breakdown"]["other"] / step["seconds"] for step in settled)
+    assert other <= 0.05
+
+
+@pytest.mark.parametrize("kind", SLOW_STEPS)
+def test_a_delay_appears_in_its_row(run: Run, kind: str) -> None:
+    """Compares the least of the row over steps and ranks: whatever else the machine does can only add to it."""
+    row = ROW_OF[kind]
+
+    def least(numbers: list[int]) -> float:
+        return min(steps(run, rank)[number]["breakdown"][row] for rank in range(RANKS) for number in numbers)
+
+    first, end = SLOW_STEPS[kind]
+    # accelerate fetches a batch ahead, so a range of slow fetches reaches one step further at either end.
+    slow = least(list(range(first + 1, end - 1)))
+    plain = least([*range(2, SLOW_STEPS["data"][0] - 1), *range(SLOW_STEPS["optimizer"][1] + 1, STEPS)])
+    delays = 2 if kind == "data" else 1  # a step fetches two micro-batches
+    assert slow - plain == pytest.approx(DELAY_S * delays, rel=0.1)
+
+
+def test_memory_is_measured(run: Run, engine: str) -> None:
+    settled = steps(run)[3:]
+    weights = 4 * run.one(0, "model")["parameters"]  # float32 masters
+    share = RANKS if engine != "ddp" else 1
+    states = 3 * weights // share  # masters and Adam's two moments
+    for step in settled:
+        assert step["peak_bytes"] > step["current_bytes"] >= states
+        assert step["instrumented"]
+    # Nothing leaks: what is alive after each step is the same to the byte.
+    assert len({step["current_bytes"] for step in settled[: -STEPS // 2]}) == 1
+    done = run.one(0, "done")
+    assert done["peak_bytes"] == max(done["startup_peak_bytes"], *(step["peak_bytes"] for step in steps(run)))
+    assert done["resident_peak_bytes"] > done["peak_bytes"]
+
+
+def test_collectives_are_counted(run: Run, engine: str) -> None:
+    collectives = run.one(0, "done")["collectives"]
+    counted = collectives[WAITED_FOR[engine]]
+    assert counted["calls"] >= STEPS
+    assert counted["bytes"] > 0
+    slow_steps = SLOW_STEPS["collective"][1] - SLOW_STEPS["collective"][0]
+    if engine != "ddp":  # DDP's reducer waits where only its own log sees it
+        assert counted["seconds"] > slow_steps * DELAY_S
+
+
+def test_gemm_peak_is_measured(run: Run, engine: str) -> None:
+    peaks = run.of(0, "gemm_peak")
+    assert len(peaks) == (1 if engine == "ddp" else 0)
+    for peak in peaks:
+        assert peak["flops_per_s"] > 1e9
+        assert peak["dtype"] == "bfloat16"
+        assert peak["threads"] == 1
+
+
+_first_losses: dict[str, float] = {}
+
+
+def test_engines_agree_on_the_first_loss(run: Run, engine: str) -> None:
+    """Same weights, same data, before any update: what is left is bfloat16's rounding."""
+    _first_losses[engine] = steps(run)[0]["loss"]
+    for loss in _first_losses.values():
+        assert loss == pytest.approx(_first_losses[engine], rel=2e-3)
