@@ -11,6 +11,8 @@ using base::JsonDocument;
 using base::OrderedJson;
 using Pointer = base::Json::json_pointer;
 
+constexpr int kDefaultStage = 3;
+
 // A key of DeepSpeed's JSON and the TrainingArgument that decides the same.
 struct Twin {
   const char* key;
@@ -33,7 +35,7 @@ OrderedJson defaults() {
           {"gradient_clipping", "auto"},
           {"bf16", {{"enabled", "auto"}}},
           {"zero_optimization",
-           {{"stage", 3},
+           {{"stage", kDefaultStage},
             {"overlap_comm", true},
             {"contiguous_gradients", true},
             {"reduce_bucket_size", "auto"},
@@ -58,13 +60,13 @@ int zero_stage_of(const JsonDocument& document) {
   Pointer section("/zero_optimization");
   Pointer stage("/zero_optimization/stage");
   if (!document.root().contains(section)) {
-    return 0;  // DeepSpeed's own default
+    return kDefaultStage;
   }
   if (!document.root()[section].is_object()) {
     throw base::user_error("{}: must be an object with the key \"stage\"", document.where(section));
   }
   if (!document.root().contains(stage)) {
-    return 0;
+    return 0;  // DeepSpeed's own default
   }
   const base::Json& value = document.root()[stage];
   if (!value.is_number_integer() || value < 0 || value > 3) {

@@ -134,7 +134,7 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     double mean = cnp::mean(peaks);
     record.peak_flops.value = std::max(record.peak_flops.value.value_or(0), mean);
     record.peak_flops.source =
-        fmt::format("{} GEMM measured on each rank, all at once", first.gemm_dtype);
+        fmt::format("{} GEMM, measured on all ranks at once", first.gemm_dtype);
   }
 }
 
@@ -342,7 +342,8 @@ std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const c
   std::sort(steps.begin(), steps.end(), [median](const cnp::Step* a, const cnp::Step* b) {
     return std::abs(a->seconds - median) < std::abs(b->seconds - median);
   });
-  steps.resize(std::max<std::size_t>(1, steps.size() / 4));
+  std::size_t kept = std::max<std::size_t>(1, steps.size() / 4);
+  steps.erase(steps.begin() + static_cast<std::ptrdiff_t>(kept), steps.end());
   cnp::Breakdown mean;
   for (const cnp::Step* step : steps) {
     double weight = 1.0 / static_cast<double>(steps.size() * step->breakdown_s_per_rank.size());
