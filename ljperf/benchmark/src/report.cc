@@ -33,12 +33,13 @@ std::string step_time_rows(const cnp::Record& record) {
   if (!time.median.has_value()) {
     return row("step time", "none measured");
   }
-  std::string rows =
-      row("step time", fmt::format("{}  median of {} steps (p5 {}, p95 {}); warm-up {} steps, {}",
-                                   format_seconds(*time.median), time.all.size(),
-                                   format_seconds(time.p05.value_or(0)),
-                                   format_seconds(time.p95.value_or(0)), record.warmup.steps,
-                                   record.warmup.steady ? "steady after" : "NOT steady after"));
+  std::string rows = row("step time", fmt::format("{}, median of {} steps (p5 {}, p95 {})",
+                                                  format_seconds(*time.median), time.all.size(),
+                                                  format_seconds(time.p05.value_or(0)),
+                                                  format_seconds(time.p95.value_or(0))));
+  rows += row("warm-up", fmt::format("{} steps left out; {}", record.warmup.steps,
+                                     record.warmup.steady ? "steady after them"
+                                                          : "NOT steady after them: add --steps"));
   if (time.ci95.has_value()) {
     double half = (time.ci95->high - time.ci95->low) / 2;
     rows += row("95 % interval",
@@ -63,9 +64,11 @@ std::string speed_rows(const cnp::Record& record) {
                                            *record.model_tflops_per_rank, record.flops_convention));
   }
   if (record.mfu.has_value()) {
-    rows += row("MFU", fmt::format("{:.1f} % of {:.4g} TFLOP/s ({}); HFU with recompute {:.1f} %",
-                                   100 * *record.mfu, record.peak_flops.value.value_or(0) / kTera,
-                                   record.peak_flops.source, 100 * record.hfu.value_or(0)));
+    std::string hfu =
+        record.hfu.has_value() ? fmt::format(" (HFU {:.1f} %)", 100 * *record.hfu) : "";
+    rows += row("MFU",
+                fmt::format("{:.1f} %{} of {:.4g} TFLOP/s: {}", 100 * *record.mfu, hfu,
+                            record.peak_flops.value.value_or(0) / kTera, record.peak_flops.source));
   } else {
     rows += row("MFU", fmt::format("unknown ({})", record.peak_flops.source));
   }
@@ -151,7 +154,7 @@ std::string first_line(const cnp::Record& record) {
 
 std::string last_line(const cnp::Record& record) {
   if (record.proxy.is_proxy) {
-    return fmt::format("These figures are of a {}, not of the full model.", proxy_words(record));
+    return fmt::format("Not the full model: {}.", proxy_words(record));
   }
   return fmt::format("These figures are of the full {}.", record.model);
 }
