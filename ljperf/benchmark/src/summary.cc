@@ -18,6 +18,12 @@ namespace {
 
 constexpr double kTera = 1e12;
 
+PeakType peak_type(const std::string& precision) {
+  return precision == "bf16"   ? PeakType::kBf16
+         : precision == "fp16" ? PeakType::kFp16
+                               : PeakType::kFp32;
+}
+
 std::vector<std::string> binding_of(const BenchmarkPlan& plan) {
   std::vector<std::string> binding;
   for (std::size_t rank = 0; rank < plan.placement.size(); ++rank) {
@@ -242,7 +248,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.peak_flops.source = "not measured";
   if (plan.on_gpus) {
     const std::string& name = plan.hardware.gpus.front().name;
-    record.peak_flops.value = device_peak_flops(name, plan.precision);
+    record.peak_flops.value = peak_flops_per_second(name, peak_type(plan.precision));
     record.peak_flops.source = record.peak_flops.value.has_value()
                                    ? fmt::format("dense {} peak of {}", plan.precision, name)
                                    : fmt::format("no peak is known for {}", name);
