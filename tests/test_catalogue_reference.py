@@ -92,17 +92,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 32, "sliding_window": 16, "sliding_window_pattern": 2},
     "phi3": {"pad_token_id": 0},
     "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64},
-    "gpt2 with a narrow MLP": {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4,
-                               "n_positions": 64, "n_inner": 100, "tie_word_embeddings": False},
+    "gpt2 with a narrow MLP": {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": 64,
+        "n_inner": 100,
+        "tie_word_embeddings": False,
+    },
     "bert": {"max_position_embeddings": 64},
-    "bert untied": {"model_type": "bert", "max_position_embeddings": 64,
-                    "tie_word_embeddings": False},
+    "bert untied": {
+        "model_type": "bert",
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+    },
 }
 
 
 def family_config(name: str) -> dict[str, Any]:
     own = FAMILIES[name]
-    config: dict[str, Any] = {"model_type": name.split()[0], **COMMON, **own}
+    config: dict[str, Any] = {"model_type": name.split(maxsplit=1)[0], **COMMON, **own}
     if config["model_type"] == "gpt2":
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
             del config[key]
