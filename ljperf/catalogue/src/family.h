@@ -31,6 +31,7 @@ struct Family {
   std::string_view architecture;
   Task task = Task::kCausalLm;
   std::int64_t default_kv_heads = 0;  // where the key is absent; 0: as many as heads
+  bool kv_heads_nullable = false;     // null means as many as heads; elsewhere it is refused
   std::int64_t default_head_dim = 0;  // 0: hidden_size / heads
   bool head_dim_key = true;           // `head_dim` is read
   bool heads_divide_hidden = false;   // required even where `head_dim` is given

@@ -1,8 +1,10 @@
 #include "catalogue/listing.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "catalogue/catalogue.h"
 #include "catalogue/flops.h"
 #include "catalogue/lookup.h"
@@ -20,6 +22,25 @@ base::OrderedJson flops_json(const ModelConfig& config, std::int64_t seq) {
         model_flops_per_token(config, seq, convention);
   }
   return json;
+}
+
+void refuse_auto(const Scale& scale) {
+  if (scale.kind == Scale::Kind::kAuto) {
+    throw base::user_error(
+        "scale auto depends on a machine and a run: list with full or a fraction such as 1/8, or "
+        "use "
+        "ljperf benchmark --dry-run");
+  }
+}
+
+ProxyBudget unlimited(std::int64_t seq) {
+  ProxyBudget budget;
+  budget.shape.seq = seq;
+  return budget;
+}
+
+base::OrderedJson document_of(std::int64_t seq, base::OrderedJson models) {
+  return {{"schema_version", kSchemaVersion}, {"seq", seq}, {"models", std::move(models)}};
 }
 
 }  // namespace
@@ -61,15 +82,28 @@ base::OrderedJson describe_model(std::string_view id, std::string_view title, co
 }
 
 base::OrderedJson list_models(const Scale& scale, std::int64_t seq) {
+  refuse_auto(scale);
   base::OrderedJson models = base::OrderedJson::array();
-  ProxyBudget budget;
-  budget.shape.seq = seq;
   for (const CatalogueModel& model : catalogue_models()) {
     base::Json entry = catalogue_entry(model);
-    Proxy proxy = make_proxy(read_catalogue_model(model), model.id, scale, budget);
+    ModelConfig config = read_catalogue_model(model);
+    Scale allowed = scale;
+    for (std::int64_t divisor : legal_divisors(config)) {
+      allowed.divisor = divisor <= scale.divisor ? divisor : allowed.divisor;
+    }
+    Proxy proxy = make_proxy(config, model.id, allowed, unlimited(seq));
     models.push_back(describe_model(model.id, entry.at("title").get<std::string>(), proxy, seq));
   }
-  return {{"schema_version", kSchemaVersion}, {"seq", seq}, {"models", models}};
+  return document_of(seq, std::move(models));
+}
+
+base::OrderedJson list_config(const base::JsonDocument& document, const Scale& scale,
+                              std::int64_t seq) {
+  refuse_auto(scale);
+  Proxy proxy = make_proxy(read_model_config(document), document.name(), scale, unlimited(seq));
+  base::OrderedJson models = base::OrderedJson::array();
+  models.push_back(describe_model(document.name(), document.name(), proxy, seq));
+  return document_of(seq, std::move(models));
 }
 
 }  // namespace ljtrain::ljperf

@@ -86,6 +86,29 @@ void require_keys(const ConfigReader& reader, const Family& family, const Keys& 
   }
 }
 
+// transformers types these keys without null, and would fail after the run has started.
+void refuse_nulls(const ConfigReader& reader, const Family& family) {
+  std::vector<std::string_view> keys{"tie_word_embeddings", "max_position_embeddings"};
+  auto add = [&keys](bool condition, std::initializer_list<std::string_view> more) {
+    keys.insert(keys.end(), more.begin(), condition ? more.end() : more.begin());
+  };
+  add(!family.kv_heads_nullable, {"num_key_value_heads"});
+  add(family.default_head_dim != 0, {"head_dim"});
+  add(family.qkv_bias == Bias::kByKey, {"attention_bias"});
+  add(family.mlp_bias == Bias::kByKey, {"mlp_bias"});
+  add(family.windows == Windows::kAfterFullLayers || family.windows == Windows::kEveryLayerIfUsed,
+      {"use_sliding_window"});
+  add(family.windows == Windows::kAfterFullLayers, {"max_window_layers"});
+  add(family.experts != Experts::kNone, {"num_experts_per_tok", "num_local_experts", "num_experts",
+                                         "moe_intermediate_size", "decoder_sparse_step"});
+  for (std::string_view key : keys) {
+    if (!reader.present({key}).empty() && !reader.has(key)) {
+      throw base::user_error("{} is null; write a value, or remove the key for the default",
+                             reader.where(key));
+    }
+  }
+}
+
 bool has_bias(const ConfigReader& reader, Bias bias, std::string_view key) {
   return bias == Bias::kAlways || (bias == Bias::kByKey && reader.boolean_or(key, false));
 }
@@ -359,6 +382,9 @@ ModelConfig read_model_config(const base::JsonDocument& document) {
   const Family& family = choose_family(reader, &config);
   Keys keys = keys_of(reader, family);
   require_keys(reader, family, keys);
+  if (!config.generic) {
+    refuse_nulls(reader, family);
+  }
   read_shape(reader, family, keys, &config);
   read_windows(reader, family, &config);
   read_experts(reader, family, &config);

@@ -19,14 +19,7 @@ std::string listing(std::map<std::string, std::string> options) {
   if (!options.contains("--config")) {
     return ljperf::list_models(scale, seq).dump();
   }
-  ljperf::ProxyBudget budget;
-  budget.shape.seq = seq;
-  auto document = base::JsonDocument::read(options["--config"]);
-  ljperf::Proxy proxy =
-      ljperf::make_proxy(ljperf::read_model_config(document), "config", scale, budget);
-  base::OrderedJson models = base::OrderedJson::array();
-  models.push_back(ljperf::describe_model("config", options["--config"], proxy, seq));
-  return base::OrderedJson{{"schema_version", 1}, {"seq", seq}, {"models", models}}.dump();
+  return ljperf::list_config(base::JsonDocument::read(options["--config"]), scale, seq).dump();
 }
 
 }  // namespace

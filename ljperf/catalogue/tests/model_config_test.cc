@@ -175,6 +175,12 @@ TEST(ModelConfig, ImpossibleValuesOfOtherFamilies) {
   Json mixtral = catalogue_json("mixtral-8x7b");
   mixtral["num_experts_per_tok"] = 9;
   EXPECT_TRUE(mentions(error_of(mixtral.dump(1)), "each token goes to 9 of 8 experts"));
+  mixtral = catalogue_json("mixtral-8x7b");
+  mixtral["num_key_value_heads"] = nullptr;  // transformers refuses it, too
+  EXPECT_TRUE(mentions(error_of(mixtral.dump(1)), "`num_key_value_heads` is null; write a value"));
+  Json llama = catalogue_json("llama3-8b");
+  llama["num_key_value_heads"] = nullptr;  // but here it means as many as heads
+  EXPECT_EQ(read_json(llama).kv_heads, 32);
   Json qwen = catalogue_json("qwen3-30b-a3b");
   qwen["mlp_only_layers"] = "none";
   EXPECT_TRUE(mentions(error_of(qwen.dump(1)), "`mlp_only_layers` is \"none\""));
