@@ -25,5 +25,5 @@ fi
 "$bin/mypy"
 cmake --preset release >/dev/null
 mapfile -t tidy < <(git ls-files 'base/*.cc' 'cnp/*.cc' 'ljperf/*.cc' | grep -v /fuzz/)
-printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 "$bin/clang-tidy" -p build/release --quiet
+printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 "$bin/clang-tidy" -p build/cpp --quiet
 echo "lint: clean"
