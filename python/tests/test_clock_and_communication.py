@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from ljtrain import _C
 
 DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER = range(6)
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 
 
 @pytest.fixture(scope="module", autouse=True)
