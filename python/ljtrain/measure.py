@@ -29,6 +29,7 @@ from ljtrain.worker_model import describe
 
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
 DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER = range(len(PHASES))
+NANOSECONDS = 1e9  # a second, as DDP logs time
 
 
 class Meter(TrainerCallback):
@@ -53,6 +54,7 @@ class Meter(TrainerCallback):
         self._startup_peak: int | None = None
         self._began = 0.0
         self._ddp: Any = None
+        self._ddp_exposed = 0.0
 
     # ---- hooks ----
 
@@ -68,7 +70,8 @@ class Meter(TrainerCallback):
         self._hook(trainer, "compute_loss", FORWARD)
         self._hook(trainer, "_clip_grad_norm", OPTIMIZER)
         self._hook(trainer, "_get_grad_norm", OPTIMIZER)
-        self._hook(trainer.accelerator, "backward", BACKWARD)
+        backward = self._in_phase(BACKWARD, trainer.accelerator.backward)
+        trainer.accelerator.backward = functools.partial(self._backward, backward)  # type: ignore[method-assign]
 
     def _hook_engine(self) -> None:
         trainer = self._trainer
@@ -116,6 +119,11 @@ class Meter(TrainerCallback):
         loss = run(*args, **kwargs)
         self._losses.append(loss)
         return loss
+
+    def _backward(self, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        run(*args, **kwargs)
+        if self._ddp is not None and self._instrumented and self._ddp.require_backward_grad_sync:
+            self._ddp_exposed += self._ddp_exposed_seconds()
 
     # ---- steps ----
 
@@ -169,22 +177,20 @@ class Meter(TrainerCallback):
         seconds = sum(phases)
         if not self._instrumented:
             return seconds, None
-        exposed = min(self._ddp_exposed_seconds(), phases[BACKWARD])
+        exposed, self._ddp_exposed = min(self._ddp_exposed, phases[BACKWARD]), 0.0
         phases[BACKWARD] -= exposed
         phases[COMMUNICATION] += exposed
         return seconds, dict(zip(PHASES, phases, strict=True))
 
     def _ddp_exposed_seconds(self) -> float:
-        """What DDP's reducer waited for all-reduces after the last gradient, by DDP's own clock.
+        """What DDP's reducer waited for all-reduces after the last gradient of the last backward, by DDP's own clock.
 
-        The reducer waits in C++ for a future, which no hook sees. Nanoseconds, from the last synchronised backward.
+        The reducer waits in C++ for a future, which no hook sees.
         """
-        if self._ddp is None:
-            return 0.0
         self._ddp.logger.set_runtime_stats_and_log()
         data = self._ddp._get_ddp_logging_data()
         waited = data.get("backward_comm_time", 0) - data.get("backward_compute_comm_overlap_time", 0)
-        return max(0, waited) / 1e9
+        return float(max(0, waited)) / NANOSECONDS
 
     def _memory(self) -> tuple[int | None, int | None]:
         if self._on_device:

@@ -37,8 +37,8 @@ ZERO3 = {
     "bf16": {"enabled": "auto"},
     "zero_optimization": {
         "stage": 3,
-        "reduce_bucket_size": "auto",
-        "stage3_prefetch_bucket_size": "auto",
+        "reduce_bucket_size": 500_000,
+        "stage3_prefetch_bucket_size": 500_000,
         "stage3_param_persistence_threshold": "auto",
     },
 }

@@ -81,7 +81,8 @@ class TimedWork final : public c10d::Work {
 std::int64_t bytes_of(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+    // Sparse tensors have no byte size, traced ones may not have a number for it.
+    return tensor.defined() && tensor.layout() == at::kStrided ? tensor.sym_nbytes().maybe_as_int().value_or(0) : 0;
   }
   std::int64_t bytes = 0;
   if (value.isList()) {

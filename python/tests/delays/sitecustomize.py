@@ -2,8 +2,8 @@
 
 Python imports this by itself in the ranks of one test. Optimizer steps are counted; each kind of delay is on in its
 own range of steps, so that one run has slow steps of each kind and plain ones to compare with. Collectives are slowed
-down in the CPU kernel of the c10d operator, below the dispatcher key at which they are timed: the work completes late,
-in a thread of its own, as a slow network would make it.
+down in the CPU kernel of the c10d operator, below the dispatcher key at which they are timed. For DDP, whose reducer
+waits for a future in C++, the work completes late, in a thread of its own, as a slow network would make it.
 """
 
 import os
@@ -22,15 +22,24 @@ STEPS = {  # kind -> [first, end) of the slow steps, given as "data:4-8,collecti
 }
 MANY_BYTES = 1024  # of gradients and parameters; scalars are not slowed down
 step = 0
-slowed_in_step = -1
+slowed: set[tuple[str, int]] = set()
 
 
 def slow(kind: str) -> bool:
     return step in STEPS[kind]
 
 
+def slow_once(kind: str) -> bool:
+    """Whether to slow down now: the first time in each slow step."""
+    if not slow(kind) or (kind, step) in slowed:
+        return False
+    slowed.add((kind, step))
+    return True
+
+
 fetch = dataloader._SingleProcessDataLoaderIter._next_data
 optimizer_step = torch.optim.AdamW.step
+scheduler_step = torch.optim.lr_scheduler.LambdaLR.step
 
 
 def slow_fetch(self):
@@ -41,20 +50,20 @@ def slow_fetch(self):
 
 
 def slow_optimizer_step(self, *arguments, **named):
-    global step
-    if slow("optimizer"):
+    if slow_once("optimizer"):  # DeepSpeed steps once for each group of parameters
         time.sleep(SECONDS)
-    result = optimizer_step(self, *arguments, **named)
-    step += 1
+    return optimizer_step(self, *arguments, **named)
+
+
+def counting_scheduler_step(self, *arguments, **named):
+    global step
+    result = scheduler_step(self, *arguments, **named)
+    step = self.last_epoch  # 0 after its constructor's own call
     return result
 
 
-def slow_work(work, kind_bytes):
-    """The work, or one that completes later if this is the step's first large one in a slow step."""
-    global slowed_in_step
-    if not slow("collective") or slowed_in_step == step or kind_bytes < MANY_BYTES:
-        return work
-    slowed_in_step = step
+def late(work):
+    """A work that completes SECONDS after `work` has."""
     future = torch.futures.Future()
 
     def complete():
@@ -62,8 +71,7 @@ def slow_work(work, kind_bytes):
         time.sleep(SECONDS)
         future.set_result(work.result())
 
-    began = threading.Thread(target=complete)
-    began.start()
+    threading.Thread(target=complete).start()
     return torch._C._distributed_c10d._create_work_from_future(future)
 
 
@@ -74,18 +82,21 @@ def backend_of(group):
 def allreduce(tensors, group, reduce_op, sparse_indices, async_op=True, timeout=-1):
     # The operator's ReduceOp cannot be read from Python; DDP's gradients, the only use here, are sums.
     work = backend_of(group).allreduce(tensors, distributed.AllreduceOptions())
-    return tensors, slow_work(work, sum(tensor.nbytes for tensor in tensors)).boxed()
+    large = sum(tensor.nbytes for tensor in tensors) >= MANY_BYTES
+    return tensors, (late(work) if large and slow_once("collective") else work).boxed()
 
 
 def allgather_base(output, input, group, async_op=True, timeout=-1):
-    work = backend_of(group)._allgather_base(output, input)
-    return output, slow_work(work, output.nbytes).boxed()
+    if output.nbytes >= MANY_BYTES and slow_once("collective"):
+        time.sleep(SECONDS)
+    return output, backend_of(group)._allgather_base(output, input).boxed()
 
 
 KERNELS = {"allreduce_": allreduce, "_allgather_base_": allgather_base}
 
 dataloader._SingleProcessDataLoaderIter._next_data = slow_fetch
 torch.optim.AdamW.step = slow_optimizer_step
+torch.optim.lr_scheduler.LambdaLR.step = counting_scheduler_step
 library = torch.library.Library("c10d", "IMPL")
 operator = os.environ["TEST_DELAY_OPERATOR"]
 library.impl(operator, KERNELS[operator], "CPU", allow_override=True)

@@ -1,0 +1,133 @@
+"""The worker's other ways to end: bad input, a broken loss, memory; and single-rank variants."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import PACKAGE_ROOT, Launch, worker_config
+
+from ljtrain import worker, worker_model
+from ljtrain import worker_config as configuration
+from ljtrain.worker_config import BadInput, NonFiniteLoss
+
+TINY_BERT = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 64,
+}
+
+
+def load(folder: Path, **changes: Any) -> configuration.WorkerConfig:
+    path = folder / "WORKER.json"
+    path.write_text(json.dumps(worker_config(folder, **changes)))
+    return configuration.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"engine": "megatron"}, "engine is 'megatron'; it must be one of deepspeed, fsdp, ddp"),
+        ({"seq": 0}, "seq is 0; it must be a whole number of at least 1"),
+        ({"seq": 1}, "at least 2 tokens"),
+        ({"micro_batch": "2"}, "micro_batch is '2'"),
+        ({"steps": -1}, "steps is -1"),
+        ({"engine": "deepspeed"}, "DeepSpeed configuration is null"),
+        ({"deepspeed": {}}, "takes no DeepSpeed configuration"),
+        ({"data": {"kind": "text"}}, "data.file is missing"),
+        ({"training_arguments": {"gradient_accumulation_steps": 0}}, "gradient_accumulation_steps is 0"),
+        ({"schema_version": 2}, "schema_version is 2"),
+    ],
+)
+def test_impossible_configurations(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        load(tmp_path, **changes)
+
+
+def test_training_arguments_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no 'learning_rat'; did you mean learning_rate"):
+        worker_model.build_training_arguments(load(tmp_path, training_arguments={"learning_rat": 1}))
+    with pytest.raises(BadInput, match="max_steps=7 contradicts the run's 4"):
+        worker_model.build_training_arguments(load(tmp_path, training_arguments={"max_steps": 7}))
+    with pytest.raises(BadInput, match="TrainingArguments: "):
+        worker_model.build_training_arguments(load(tmp_path, training_arguments={"lr_scheduler_type": "none such"}))
+
+
+def test_model_configurations_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no model_type"):
+        worker_model.build_model_config(load(tmp_path, model_config={"hidden_size": 64}))
+    with pytest.raises(BadInput, match="config.json .no_such_model."):
+        worker_model.build_model_config(load(tmp_path, model_config={"model_type": "no_such_model"}))
+    with pytest.raises(BadInput, match="--seq 65 is longer than the model's 64 positions"):
+        worker_model.build_model_config(load(tmp_path, model_config=TINY_BERT, task="masked-lm", seq=65))
+
+
+def test_errors_are_classified() -> None:
+    assert worker._classify(BadInput("x")) == ("bad_input", 2)
+    assert worker._classify(NonFiniteLoss("x")) == ("non_finite_loss", 1)
+    assert worker._classify(MemoryError()) == ("out_of_memory", 1)
+    assert worker._classify(torch.OutOfMemoryError("CUDA out of memory")) == ("out_of_memory", 1)
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert worker._classify(error.value) == ("out_of_memory", 1)
+    assert worker._classify(ValueError("out of memory")) == ("exception", 1)
+
+
+def test_bad_input_is_one_event_and_exit_2(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ljtrain.worker", str(tmp_path / "missing.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+    )
+    assert done.returncode == 2
+    (event,) = (json.loads(line) for line in done.stdout.splitlines())
+    assert event["event"] == "error"
+    assert event["kind"] == "bad_input"
+    assert "cannot read" in event["message"]
+    assert "\n" not in event["message"]
+
+
+def test_an_encoder_with_alternating_instrumentation(launch_worker: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"line {number} of some text. " * 40}) for number in range(100)))
+    config = worker_config(
+        tmp_path,
+        task="masked-lm",
+        model_config=TINY_BERT,
+        steps=8,
+        instrumentation="alternate",
+        block_steps=2,
+        data={"kind": "jsonl", "file": str(path)},
+    )
+    run = launch_worker(config, 1, tmp_path)
+    assert run.status == [0], run.logs[0][-3000:]
+    steps = run.of(0, "step")
+    assert [step["instrumented"] for step in steps] == [True, True, False, False] * 2
+    for step in steps:
+        assert (step["breakdown"] is not None) == step["instrumented"]
+        assert step["seconds"] > 0
+    # After a block without accounting, what lives on from it is unknown.
+    assert [step["peak_bytes"] is not None for step in steps] == [True, True] + [False] * 6
+
+
+def test_a_loss_that_is_not_finite_fails_the_run(launch_worker: Launch, tmp_path: Path) -> None:
+    arguments = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
+    run = launch_worker(worker_config(tmp_path, steps=8, training_arguments=arguments), 1, tmp_path)
+    assert run.status == [1]
+    error = run.one(0, "error")
+    assert error["kind"] == "non_finite_loss"
+    assert "the loss of step" in error["message"]
+    assert run.of(0, "step")[-1]["loss"] is None
+    assert run.of(0, "done") == []
