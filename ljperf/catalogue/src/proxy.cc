@@ -180,7 +180,7 @@ Proxy make_proxy(const ModelConfig& config, std::string_view name, const Scale& 
   }
   if (budget.step_budget && proxy.step_cost > *budget.step_budget) {
     proxy.notes.push_back(
-        fmt::format("a step costs {:.1f} times what is usual on hosts, so this run takes longer",
+        fmt::format("a step costs {:.2f} times what is usual on hosts, so this run takes longer",
                     proxy.step_cost / *budget.step_budget));
   }
   return proxy;
