@@ -46,8 +46,9 @@ base::OrderedJson document_of(std::int64_t seq, base::OrderedJson models) {
 }  // namespace
 
 base::OrderedJson describe_model(std::string_view id, std::string_view title, const Proxy& proxy,
-                                 std::int64_t seq) {
+                                 std::int64_t wanted_seq) {
   const ModelConfig& config = proxy.config;
+  std::int64_t seq = longest_sequence(config, wanted_seq);
   ParameterCounts counts = count_parameters(config);
   ForwardFlops forward = forward_matmul_flops(config, seq, AttentionCount::kWhole);
   std::vector<std::string_view> names(engines().begin(), engines().end());

@@ -375,6 +375,20 @@ std::string_view task_name(Task task) {
   return task == Task::kCausalLm ? "causal-lm" : "masked-lm";
 }
 
+std::int64_t longest_sequence(const ModelConfig& config, std::int64_t seq) {
+  return config.learned_positions == 0 ? seq : std::min(seq, config.learned_positions);
+}
+
+void require_sequence(const ModelConfig& config, std::string_view name, std::int64_t seq) {
+  if (seq < 1) {
+    throw base::user_error("a sequence of {} tokens: use at least 1", seq);
+  }
+  if (std::int64_t longest = longest_sequence(config, seq); longest < seq) {
+    throw base::user_error("a sequence of {} tokens: {} has {} positions; use --seq {} or less",
+                           seq, name, longest, longest);
+  }
+}
+
 ModelConfig read_model_config(const base::JsonDocument& document) {
   ConfigReader reader(document);
   refuse_other_kinds(reader, document.root());

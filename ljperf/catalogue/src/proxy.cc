@@ -82,17 +82,26 @@ Proxy choose_automatically(const ModelConfig& config, std::string_view name,
   // No width is small enough (a KV head cannot be divided): give up depth, a period at a time.
   LayerPattern pattern = find_pattern(config.layers);
   std::int64_t of_layers = config.layer_count();
-  std::int64_t layers = depth_at(config, smallest);
-  std::int64_t least = round_to_pattern(pattern, kLeastLayers, kLeastLayers, of_layers);
-  while (true) {
-    std::int64_t fewer =
-        round_to_pattern(pattern, layers - pattern.period, kLeastLayers, of_layers);
-    layers = std::max(least, std::min(layers, fewer));
-    Proxy proxy = proxy_of(config, name, smallest, layers, budget.shape);
-    if (within_budget(proxy, budget) || layers == least) {
-      return proxy;
+  auto at = [&](std::int64_t periods) {
+    std::int64_t layers =
+        round_to_pattern(pattern, periods * pattern.period, kLeastLayers, of_layers);
+    return proxy_of(config, name, smallest, layers, budget.shape);
+  };
+  // Cost and memory grow with depth: search by halves for the deepest that fits.
+  Proxy best = at(0);
+  std::int64_t fits = 0;
+  std::int64_t too_many = (depth_at(config, smallest) + pattern.period - 1) / pattern.period;
+  while (too_many - fits > 1) {
+    std::int64_t periods = fits + (too_many - fits) / 2;
+    Proxy proxy = at(periods);
+    if (within_budget(proxy, budget)) {
+      best = std::move(proxy);
+      fits = periods;
+    } else {
+      too_many = periods;
     }
   }
+  return best;
 }
 
 std::string scale_list(const std::vector<std::int64_t>& divisors) {
@@ -171,7 +180,7 @@ Proxy make_proxy(const ModelConfig& config, std::string_view name, const Scale& 
   }
   if (budget.step_budget && proxy.step_cost > *budget.step_budget) {
     proxy.notes.push_back(
-        fmt::format("a step costs {:.1f} times what is usual on hosts, so this run takes longer",
+        fmt::format("a step costs {:.2f} times what is usual on hosts, so this run takes longer",
                     proxy.step_cost / *budget.step_budget));
   }
   return proxy;

@@ -17,6 +17,7 @@ TEST(Listing, HasTheKeysThatOthersRead) {
           "embedding_parameters", "layers", "hidden_size", "flops_per_token", "proxy", "config"}) {
       EXPECT_TRUE(model.contains(key)) << key;
     }
+    EXPECT_EQ(model["seq"], model["id"] == "bert-large" ? 512 : 8192);
     EXPECT_EQ(model["flops_per_token"].size(), 4);
     EXPECT_EQ(model["proxy"]["is_proxy"], false);
     EXPECT_EQ(model["engines"], (base::OrderedJson{"deepspeed", "fsdp", "ddp"}));

@@ -195,6 +195,14 @@ TEST(ModelConfig, ImpossibleValuesOfOtherFamilies) {
   EXPECT_TRUE(mentions(error_of("[1]"), "is a list, not an object"));
 }
 
+TEST(ModelConfig, SequenceMustFitLearnedPositions) {
+  ModelConfig bert = catalogue_config("bert-large");
+  EXPECT_NO_THROW(require_sequence(bert, "bert-large", 512));
+  EXPECT_THROW(require_sequence(bert, "bert-large", 513), base::UserError);
+  EXPECT_THROW(require_sequence(bert, "bert-large", 0), base::UserError);
+  EXPECT_NO_THROW(require_sequence(catalogue_config("llama3-8b"), "llama3-8b", 1 << 20));
+}
+
 TEST(ModelConfig, AbsurdSizesAreRefusedBeforeTheyOverflow) {
   Json json = catalogue_json("mixtral-8x7b");
   json["hidden_size"] = 1 << 28;

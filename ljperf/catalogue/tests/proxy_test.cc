@@ -134,6 +134,18 @@ TEST(Proxy, AutoIsTheLargestThatFits) {
   EXPECT_NE(failure(llama, "auto", budget).find("does not fit"), std::string::npos);
 }
 
+// Found by the fuzzer: depth was given up one layer at a time.
+TEST(Proxy, AutoIsQuickForVeryDeepModels) {
+  Json json = catalogue_json("gemma-7b");
+  json["num_hidden_layers"] = 9999;
+  Proxy proxy = make_proxy(read_json(json), "deep", parse_scale("auto"), host_budget());
+  EXPECT_LE(proxy.step_cost, kHostStepBudget);
+  ProxyBudget one_more = host_budget();
+  one_more.step_budget = proxy.step_cost * (1.0 + 0.5 / proxy.config.layer_count());
+  EXPECT_EQ(make_proxy(read_json(json), "deep", parse_scale("auto"), one_more).config.layer_count(),
+            proxy.config.layer_count());
+}
+
 TEST(Proxy, FullThatCannotFitSaysByHowMuch) {
   std::string error = failure(catalogue_config("llama3-8b"), "full", host_budget());
   EXPECT_NE(error.find("model at full scale does not fit: about "), std::string::npos) << error;

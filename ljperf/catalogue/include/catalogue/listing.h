@@ -11,7 +11,8 @@ namespace ljtrain::ljperf {
 
 // One model as it is trained (a proxy where `proxy` is one): architecture, sizes, parameters,
 // FLOPs per token under each convention at `seq` tokens a sequence, the proxy, and the config.json
-// that transformers is given. `id` and `title` are for people.
+// that transformers is given. `id` and `title` are for people. A model with fewer positions than
+// `seq` (BERT) is described at all it has: its own key `seq` says so.
 base::OrderedJson describe_model(std::string_view id, std::string_view title, const Proxy& proxy,
                                  std::int64_t seq);
 

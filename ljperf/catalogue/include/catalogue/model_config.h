@@ -83,4 +83,12 @@ struct ModelConfig {
 // 10^15 parameters (so that counts never overflow 64 bits).
 ModelConfig read_model_config(const base::JsonDocument& document);
 
+// The longest sequence the model can take, at most `seq`: learned positions end somewhere, rotary
+// ones do not.
+std::int64_t longest_sequence(const ModelConfig& config, std::int64_t seq);
+
+// Throws UserError when the model has no positions for a sequence of `seq` tokens, or `seq` is less
+// than 1. `name` stands for the model.
+void require_sequence(const ModelConfig& config, std::string_view name, std::int64_t seq);
+
 }  // namespace ljtrain::ljperf
