@@ -114,7 +114,7 @@ double effective_sample_size(std::span<const double> values) {
     previous = std::min(previous, pair);
     tau += 2 * previous;
   }
-  return std::clamp(n / tau, 1.0, n);
+  return std::max(1.0, n / std::max(1.0, tau));
 }
 
 }  // namespace ljtrain::cnp
