@@ -11,6 +11,7 @@ import copy
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -120,6 +121,15 @@ def test_every_key_of_the_design_is_required() -> None:
     }
     for part, names in parts.items():
         assert set(names.split()) <= set(SCHEMA["$defs"][part]["required"]), part
+
+
+def test_every_key_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z_0-9.]+)`", (REPOSITORY / "docs/records.md").read_text()))
+    documented |= {part for name in documented for part in name.split(".")}
+    keys = set(SCHEMA["properties"])
+    for part in SCHEMA["$defs"].values():
+        keys |= set(part.get("properties", {}))
+    assert keys - documented == set()
 
 
 def test_writers_at_once_and_killed(tool: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ std::vector<double> mser(std::span<const double> values, std::size_t most) {
   double squares = 0;
   for (std::size_t count = 1; count <= values.size(); ++count) {
     std::size_t d = values.size() - count;
-    double n = static_cast<double>(count);
+    auto n = static_cast<double>(count);
     double away = values[d] - center;
     center += away / n;
     squares += away * (values[d] - center);
@@ -108,7 +108,7 @@ double lag1_autocorrelation(std::span<const double> values) {
 
 double effective_sample_size(std::span<const double> values) {
   require_some(values);
-  double n = static_cast<double>(values.size());
+  auto n = static_cast<double>(values.size());
   double center = mean(values);
   double variance = autocovariance(values, center, 0);
   if (variance <= 0) return n;
