@@ -132,7 +132,8 @@ std::string make_printable(OrderedJson& json, const std::string& path) {
   if (json.is_object()) {
     OrderedJson clean = OrderedJson::object();
     for (auto& [name, value] : json.items()) {
-      std::string found = make_printable(value, path.empty() ? name : path + "." + name);
+      std::string found =
+          make_printable(value, path.empty() ? name : fmt::format("{}.{}", path, name));
       if (first.empty()) first = std::move(found);
       OrderedJson key = name;
       make_printable(key, "");
@@ -141,7 +142,7 @@ std::string make_printable(OrderedJson& json, const std::string& path) {
     json = std::move(clean);
   } else if (json.is_array()) {
     for (std::size_t i = 0; i < json.size(); ++i) {
-      std::string found = make_printable(json[i], path + "." + std::to_string(i));
+      std::string found = make_printable(json[i], fmt::format("{}.{}", path, i));
       if (first.empty()) first = std::move(found);
     }
   }

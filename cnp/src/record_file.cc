@@ -2,11 +2,13 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cctype>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <random>
+#include <cstring>
 #include <system_error>
 
 #include "base/errors.h"
@@ -53,6 +55,16 @@ bool is_file_name(const std::string& id) {
   return true;
 }
 
+// From the kernel. std::random_device asks the processor, and there are processors that answer with
+// the same number more than once in a thousand.
+std::uint32_t random_bits() {
+  std::uint32_t bits = 0;
+  if (::getentropy(&bits, sizeof bits) != 0) {
+    throw base::run_error("the kernel gives no random numbers: {}", std::strerror(errno));
+  }
+  return bits;
+}
+
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -65,9 +77,8 @@ std::string iso8601_utc(std::chrono::system_clock::time_point time) {
 }
 
 std::string new_record_id(std::string_view model, std::chrono::system_clock::time_point created) {
-  std::random_device random;
   return fmt::format("{:%Y%m%dT%H%M%SZ}-{}-{:08x}", utc(created), as_file_name(model),
-                     static_cast<std::uint32_t>(random()));
+                     random_bits());
 }
 
 fs::path records_folder() {
@@ -84,10 +95,7 @@ fs::path records_folder() {
   return data / "ljtrain" / "records";
 }
 
-fs::path write_record(const fs::path& folder, Record record) {
-  if (record.record_id.empty()) {
-    record.record_id = new_record_id(record.model, std::chrono::system_clock::now());
-  }
+fs::path write_record(const fs::path& folder, const Record& record) {
   if (!is_file_name(record.record_id)) {
     throw base::user_error(
         "record_id `{}` cannot name a file: use letters, digits, '.', '_' and '-'",

@@ -57,6 +57,8 @@ class Validator {
 
   std::vector<Violation> check(const Json& value, const Json& schema, const Pointer& at) const {
     std::vector<Violation> found;
+    if (schema == false) return {{at, "is not allowed here"}};
+    if (schema == true) return found;
     for (const auto& [keyword, rule] : schema.items()) {
       if (!is_annotation(keyword)) apply(keyword, rule, value, schema, at, found);
     }

@@ -45,7 +45,7 @@ std::vector<double> logarithms(std::span<const double> values) {
 
 // Takes level and linear trend out of equally spaced values (least squares).
 void detrend(std::vector<double>& values) {
-  double n = static_cast<double>(values.size());
+  auto n = static_cast<double>(values.size());
   double middle = (n - 1) / 2;
   double level = mean(values);
   double product = 0;
@@ -112,7 +112,7 @@ double median_absolute_deviation(std::span<const double> values) {
 std::optional<Interval> interval95_of_runs(std::span<const double> runs) {
   std::optional<double> deviation = standard_deviation(runs);
   if (!deviation) return std::nullopt;
-  double n = static_cast<double>(runs.size());
+  auto n = static_cast<double>(runs.size());
   return t_interval(mean(runs), *deviation / std::sqrt(n), n - 1);
 }
 
@@ -124,8 +124,8 @@ RatioEstimate ratio_interval95(std::span<const double> a, std::span<const double
   std::optional<double> deviation_a = standard_deviation(log_a);
   std::optional<double> deviation_b = standard_deviation(log_b);
   if (!deviation_a || !deviation_b) return estimate;
-  double n_a = static_cast<double>(a.size());
-  double n_b = static_cast<double>(b.size());
+  auto n_a = static_cast<double>(a.size());
+  auto n_b = static_cast<double>(b.size());
   double variance_a = *deviation_a * *deviation_a / n_a;
   double variance_b = *deviation_b * *deviation_b / n_b;
   double variance = variance_a + variance_b;

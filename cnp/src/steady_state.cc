@@ -12,9 +12,10 @@ namespace ljtrain::cnp {
 namespace {
 
 constexpr double kSigmaOfMad = 1.4826;     // MAD to the standard deviation of a normal
-constexpr double kOutlier = 5;             // robust standard deviations kept as they are
+constexpr double kErrorOfMedian = 1.2533;  // sqrt(pi / 2): its standard error to that of the mean
+constexpr double kOutlier = 8;             // robust standard deviations kept as they are
 constexpr double kSmallestSpread = 2e-3;   // of the median: what counts as no noise at all
-constexpr double kNearBest = 1.10;         // of the least criterion
+constexpr double kNearBest = 0.8;          // / sqrt(n): excess over the least criterion
 constexpr std::size_t kFewestSteady = 4;   // steps needed to tell drift from none
 constexpr double kDriftOfInterest = 0.02;  // of the median
 constexpr double kDriftErrors = 3;         // standard errors
@@ -40,7 +41,7 @@ std::vector<double> mser(std::span<const double> values, std::size_t most) {
   double squares = 0;
   for (std::size_t count = 1; count <= values.size(); ++count) {
     std::size_t d = values.size() - count;
-    double n = static_cast<double>(count);
+    auto n = static_cast<double>(count);
     double away = values[d] - center;
     center += away / n;
     squares += away * (values[d] - center);
@@ -49,19 +50,24 @@ std::vector<double> mser(std::span<const double> values, std::size_t most) {
   return criterion;
 }
 
+// Standard deviation of the noise from the median step between neighbours, which neither a drift, a
+// shift of level nor an outlier moves much.
+double noise(std::span<const double> values) {
+  std::vector<double> differences;
+  differences.reserve(values.size());
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    differences.push_back(std::abs(values[i] - values[i - 1]));
+  }
+  return kSigmaOfMad * median(differences) / std::sqrt(2.0);
+}
+
+// Whether the medians of both halves agree.
 bool is_steady(std::span<const double> values) {
   if (values.size() < kFewestSteady) return false;
   std::size_t half = values.size() / 2;
-  std::span<const double> first = values.first(half);
-  std::span<const double> last = values.last(half);
-  double drift = std::abs(mean(last) - mean(first));
-  if (drift <= kDriftOfInterest * std::abs(median(values))) return true;
-  double variance = 0;
-  for (std::span<const double> part : {first, last}) {
-    double deviation = *standard_deviation(part);
-    variance += deviation * deviation / effective_sample_size(part);
-  }
-  return drift <= kDriftErrors * std::sqrt(variance);
+  double drift = std::abs(median(values.last(half)) - median(values.first(half)));
+  double error = kErrorOfMedian * noise(values) * std::sqrt(2.0 / static_cast<double>(half));
+  return drift <= std::max(kDriftOfInterest * std::abs(median(values)), kDriftErrors * error);
 }
 
 // Sum of (x[i] - center) (x[i + lag] - center), / n.
@@ -87,8 +93,9 @@ Warmup find_warmup(std::span<const double> step_times, double max_fraction) {
   std::vector<double> criterion = mser(values, most);
   double best = *std::min_element(criterion.begin(), criterion.end());
   std::size_t d = 0;
-  while (criterion[d] > kNearBest * best) ++d;
-  return {d, is_steady(std::span<const double>(values).subspan(d))};
+  double enough = best * (1 + kNearBest / std::sqrt(static_cast<double>(values.size())));
+  while (criterion[d] > enough) ++d;
+  return {d, is_steady(step_times.subspan(d))};
 }
 
 double lag1_autocorrelation(std::span<const double> values) {
@@ -101,7 +108,7 @@ double lag1_autocorrelation(std::span<const double> values) {
 
 double effective_sample_size(std::span<const double> values) {
   require_some(values);
-  double n = static_cast<double>(values.size());
+  auto n = static_cast<double>(values.size());
   double center = mean(values);
   double variance = autocovariance(values, center, 0);
   if (variance <= 0) return n;
@@ -114,7 +121,7 @@ double effective_sample_size(std::span<const double> values) {
     previous = std::min(previous, pair);
     tau += 2 * previous;
   }
-  return std::clamp(n / tau, 1.0, n);
+  return std::max(1.0, n / std::max(1.0, tau));
 }
 
 }  // namespace ljtrain::cnp

@@ -10,7 +10,7 @@ boost::math::students_t distribution(double degrees) {
   if (!(degrees > 0)) {
     throw base::user_error("Student's t needs degrees of freedom above 0, not {}", degrees);
   }
-  return boost::math::students_t(degrees);
+  return boost::math::students_t{degrees};
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //   cnp_record_tool samples   prints sample records, one a line
 //   cnp_record_tool validate  reads documents, one a line; prints "ok" or what is wrong with each
 //   cnp_record_tool write FOLDER COUNT  writes COUNT records into FOLDER, one after another
-#include <cstdio>
+#include <chrono>
 #include <iostream>
 #include <string>
 
@@ -30,7 +30,9 @@ int main(int count, char** arguments) {
   }
   if (mode == "write" && count == 4) {
     for (int i = std::stoi(arguments[3]); i > 0; --i) {
-      cnp::write_record(arguments[2], cnp::sample_records().front());
+      cnp::Record record = cnp::full_record();
+      record.record_id = cnp::new_record_id(record.model, std::chrono::system_clock::now());
+      cnp::write_record(arguments[2], record);
     }
     return 0;
   }

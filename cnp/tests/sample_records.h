@@ -56,6 +56,7 @@ inline void add_measurements(Record& record) {
 
 inline Record full_record() {
   Record record;
+  record.record_id = "20261130T120102Z-llama3-8b-0123abcd";
   record.created = "2026-11-30T12:01:02Z";
   record.command = {"ljperf", "benchmark", "--model", "deepspeed/llama3-8b"};
   record.model = "llama3-8b";

@@ -23,11 +23,12 @@ std::string new_record_id(std::string_view model, std::chrono::system_clock::tim
 // UserError when nothing names a home.
 std::filesystem::path records_folder();
 
-// Writes FOLDER/RECORD_ID.json, whole or not at all, and makes the folder when it is missing; an
-// empty record_id is filled in. Several writers at once are safe. Returns the file. UserError when
-// the folder cannot be written or the record is there already; RunError when the record breaks the
-// schema (which would be a fault of the writer).
-std::filesystem::path write_record(const std::filesystem::path& folder, Record record);
+// Writes FOLDER/RECORD_ID.json, whole or not at all, and makes the folder when it is missing.
+// Several writers at once are safe; one that is killed leaves at most a file that ends in .tmp.
+// Returns the file. UserError when the folder cannot be written, the record is there already or its
+// record_id cannot name a file; RunError when the record breaks the schema (a fault of whoever
+// filled it).
+std::filesystem::path write_record(const std::filesystem::path& folder, const Record& record);
 
 // Throws what from_json throws, and UserError when the file cannot be read.
 Record read_record(const std::filesystem::path& file);

@@ -17,12 +17,14 @@ struct Warmup {
 // Truncation: MSER (White 1997; White, Cobb and Spratt 2000): of all d up to max_fraction x n, the
 // one that minimises sum((x - mean)^2) / (n - d)^2 over x[d:], the squared standard error of the
 // mean. Three changes make it fit for training steps: no batches of 5, since runs have tens of
-// steps, not thousands; values are first drawn in to the median +- 5 robust standard deviations of
+// steps, not thousands; values are first drawn in to the median +- 8 robust standard deviations of
 // the second half, so that one late outlier does not forbid every truncation; and the smallest d
-// whose criterion is within 10 % of the best is taken, so that noise alone seldom costs steps.
+// whose criterion is within a factor 1 + 0.8 / sqrt(n) of the best is taken, so that noise alone
+// seldom costs steps.
 //
-// steady: the first and the last half of what is left differ by less than 2 % of the median, or by
-// less than 3 standard errors (Geyer's effective sample size counted).
+// steady: the medians of the first and the last half of what is left differ by no more than 2 % of
+// the median or 3 standard errors, whichever is more; the noise behind the standard error is that
+// between neighbouring steps, so that a drift does not pass for noise.
 //
 // Never leaves out more than floor(n / 2) steps; an empty list gives {0, false}. UserError for NaN
 // or infinite values and for a max_fraction outside 0 to 0.5. Time O(n), sorting apart.

@@ -1,0 +1,163 @@
+"""Reference values for cnp/statistics from NumPy and SciPy, and the check that they still hold.
+
+`python tests/test_statistics_reference.py` (needs SciPy) writes cnp/tests/data/statistics_reference.json,
+which the C++ tests read. The tests here derive the values anew and compare: what needs only NumPy
+always, the rest where SciPy is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+REFERENCE = Path(__file__).resolve().parent.parent / "cnp/tests/data/statistics_reference.json"
+
+QUANTILES = [0.0, 0.05, 0.25, 0.5, 0.731, 0.95, 1.0]
+DEGREES = [0.5, 1, 1.5, 2, 3, 4.2, 7, 10, 29, 100, 1e4, 1e7]
+PROBABILITIES = [1e-9, 1e-4, 0.025, 0.3, 0.5, 0.5000001, 0.8, 0.975, 0.9999]
+POINTS = [-1e3, -12.7, -2.0, -1e-3, 0.0, 1e-4, 0.7, 1.96, 30.0]
+
+
+def series() -> dict[str, list[float]]:
+    """Values of the kinds that occur, and awkward ones."""
+    random = np.random.default_rng(20261130)
+    noise = random.normal(size=200)
+    correlated = np.zeros(200)
+    for i in range(1, 200):
+        correlated[i] = 0.7 * correlated[i - 1] + noise[i]
+    return {
+        "steps": (1.7 * np.exp(0.02 * random.normal(size=25))).tolist(),
+        "skewed": (1 + random.exponential(size=101)).tolist(),
+        "correlated": (1.5 + 0.02 * correlated).tolist(),
+        "two": [1.0, 2.0],
+        "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 0.5],
+        "offset": [1e9 + value for value in (4.0, 7.0, 13.0, 16.0)],
+        "bytes": [float(value) for value in random.integers(1, 2**40, size=64)],
+    }
+
+
+def run_pairs() -> list[dict[str, list[float]]]:
+    random = np.random.default_rng(7)
+    sizes = [(2, 2), (5, 5), (3, 9), (20, 20)]
+    return [
+        {
+            "a": (1.5 * np.exp(0.01 * random.normal(size=n))).tolist(),
+            "b": (1.7 * np.exp(0.03 * random.normal(size=m))).tolist(),
+        }
+        for n, m in sizes
+    ]
+
+
+def initial_monotone_sequence(values: np.ndarray) -> float:
+    """Geyer (1992), section 3.3, term by term from the definition."""
+    n = len(values)
+    away = values - values.mean()
+    gamma = np.array([np.sum(away[: n - k] * away[k:]) / n for k in range(n)] + [0.0])
+    pairs = [gamma[2 * m] + gamma[2 * m + 1] for m in range(n // 2 + n % 2)]
+    kept: list[float] = []
+    for pair in pairs:
+        if pair <= 0:
+            break
+        kept.append(min([pair, *kept]))
+    tau = -1 + 2 * sum(kept) / gamma[0]
+    return float(max(1, n / max(1, tau)))
+
+
+def with_numpy() -> dict[str, Any]:
+    found = {}
+    for name, values in series().items():
+        array = np.array(values)
+        away = array - array.mean()
+        found[name] = {
+            "values": values,
+            "quantiles": [[p, float(np.quantile(array, p))] for p in QUANTILES],
+            "median": float(np.median(array)),
+            "mean": float(np.mean(array)),
+            "standard_deviation": float(np.std(array, ddof=1)),
+            "median_absolute_deviation": float(np.median(np.abs(array - np.median(array)))),
+            "lag1_autocorrelation": float(np.sum(away[1:] * away[:-1]) / np.sum(away**2)) if len(array) > 2 else 0.0,
+            "effective_sample_size": initial_monotone_sequence(array),
+        }
+    return found
+
+
+def on_off_blocks() -> dict[str, Any]:
+    """Two runs of interleaved blocks with drift, and the regression solved as one system."""
+    import scipy.stats
+
+    random = np.random.default_rng(11)
+    rows, blocks = [], []
+    for run, count in enumerate((9, 6)):
+        for i in range(count):
+            on = i % 2
+            log = 0.3 * run + 0.01 * i * (1 + run) + 0.015 * on + 0.004 * random.normal()
+            rows.append([*(float(run == k) for k in (0, 1)), *(float(i) * (run == k) for k in (0, 1)), float(on)])
+            blocks.append({"run": run, "on": bool(on), "seconds": float(np.exp(log))})
+    design = np.array(rows)
+    logs = np.log([block["seconds"] for block in blocks])
+    solution, *_ = np.linalg.lstsq(design, logs, rcond=None)
+    degrees = len(rows) - design.shape[1]
+    errors = logs - design @ solution
+    covariance = np.sum(errors**2) / degrees * np.linalg.inv(design.T @ design)
+    half = scipy.stats.t.ppf(0.975, degrees) * np.sqrt(covariance[-1, -1])
+    return {
+        "blocks": blocks,
+        "ratio": float(np.exp(solution[-1])),
+        "ci95": [float(np.exp(solution[-1] - half)), float(np.exp(solution[-1] + half))],
+    }
+
+
+def with_scipy() -> dict[str, Any]:
+    import scipy.stats as stats
+
+    ratios = []
+    for pair in run_pairs():
+        log_a, log_b = np.log(pair["a"]), np.log(pair["b"])
+        welch = stats.ttest_ind(log_a, log_b, equal_var=False)
+        interval = welch.confidence_interval(0.95)
+        ratios.append({**pair, "ratio": float(np.exp(log_a.mean() - log_b.mean()))})
+        ratios[-1]["welch"] = [float(np.exp(interval.low)), float(np.exp(interval.high))]
+        if len(log_a) == len(log_b):
+            paired = stats.ttest_rel(log_a, log_b).confidence_interval(0.95)
+            ratios[-1]["paired"] = [float(np.exp(paired.low)), float(np.exp(paired.high))]
+    intervals = {}
+    for name, values in series().items():
+        interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        intervals[name] = [float(interval.low), float(interval.high)]
+    return {
+        "student_t_cdf": [[t, d, float(stats.t.cdf(t, d))] for d in DEGREES for t in POINTS],
+        "student_t_quantile": [[p, d, float(stats.t.ppf(p, d))] for d in DEGREES for p in PROBABILITIES],
+        "interval95_of_runs": intervals,
+        "ratios": ratios,
+        "on_off": on_off_blocks(),
+    }
+
+
+def assert_close(found: Any, expected: Any, where: str = "") -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_close(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), where
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_close(one, other, f"{where}.{i}")
+    else:
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), where
+
+
+def test_numpy_gives_the_committed_values() -> None:
+    assert_close(with_numpy(), json.loads(REFERENCE.read_text())["numpy"])
+
+
+def test_scipy_gives_the_committed_values() -> None:
+    pytest.importorskip("scipy")
+    assert_close(with_scipy(), json.loads(REFERENCE.read_text())["scipy"])
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(json.dumps({"numpy": with_numpy(), "scipy": with_scipy()}, separators=(",", ":")) + "\n")
