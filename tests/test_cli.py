@@ -50,8 +50,8 @@ def test_version(ljperf: Ljperf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), ["subcommand", "--help"]),
-        (("bench",), ["bench"]),
+        ((), ["command", "benchmark", "--help"]),
+        (("bench",), ["bench", "benchmark"]),
         (("benchmark",), ["--model is missing"]),
         (("benchmark", "--model", "deepspeed/lama3-8b"), ["lama3-8b", "llama3-8b"]),
         (("benchmark", "--model", "depspeed/llama3-8b"), ["depspeed", "deepspeed"]),
@@ -100,7 +100,7 @@ def test_malformed_files_are_named_with_line_and_key(
     odd_heads = write_config(num_attention_heads=5)
     refused(ljperf("benchmark", "--config", odd_heads), f"{odd_heads}:", "num_attention_heads")
     text = write_config(hidden_size="many")
-    refused(ljperf("benchmark", "--config", text), "hidden_size", f"{text}:4")
+    refused(ljperf("benchmark", "--config", text), "hidden_size", f"{text}:6")
     deepspeed = tmp_path / "ds.json"
     deepspeed.write_text('{\n "zero_optimization": {\n  "stage": 7\n }\n}')
     refused(

@@ -3,8 +3,12 @@
 
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/errors.h"
+#include "catalogue/lookup.h"
 #include "commands.h"
 
 namespace ljtrain::ljperf {
@@ -28,6 +32,22 @@ std::string chosen_command(const CLI::App& app) {
   return name;
 }
 
+// What to say when no subcommand of ours was named.
+std::string wrong_command(const CLI::App& app, std::string_view word) {
+  std::vector<std::string_view> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+  }
+  if (word.empty() || word.front() == '-') {
+    return fmt::format("a command is missing: one of {}; see `ljperf --help`",
+                       fmt::join(names, ", "));
+  }
+  std::vector<std::string_view> near = nearest_names(word, names);
+  return fmt::format("there is no command `{}`{}; see `ljperf --help`", word,
+                     near.empty() ? fmt::format(" (there are {})", fmt::join(names, ", "))
+                                  : fmt::format("; did you mean {}?", fmt::join(near, " or ")));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Measures the training of language models with PyTorch, honestly and repeatably.",
                "ljperf");
@@ -45,6 +65,9 @@ int run(int argc, char** argv) {
     return context.exit_code;
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
+  } catch (const CLI::RequiredError&) {
+    fmt::print(stderr, "ljperf: {}\n", wrong_command(app, argc > 1 ? argv[1] : ""));
+    return base::kBadInput;
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "ljperf: {}; see `{} --help`\n", first_line_of(error.what()),
                chosen_command(app));

@@ -26,22 +26,28 @@ struct ModelsOptions {
   std::string scale = "full";
 };
 
+// FLOPs of a token in units of 10^9, four digits.
+std::string giga(const base::OrderedJson& flops, const char* convention) {
+  return fmt::format("{:.4g}", flops.at(convention).get<double>() / 1e9);
+}
+
 void print_table(const base::OrderedJson& listing) {
-  fmt::print("{:<16} {:>10} {:>10} {:>7} {:>7}   {:<}\n", "MODEL", "PARAMETERS", "ACTIVE", "LAYERS",
-             "HIDDEN", "FLOPs A TOKEN: megatron torchtitan palm 6n");
+  fmt::print("{:<15} {:>10} {:>10} {:>6} {:>6}   GFLOPs a token, counted as\n", "", "", "", "", "");
+  fmt::print("{:<15} {:>10} {:>10} {:>6} {:>6} {:>9} {:>10} {:>7} {:>7}\n", "MODEL", "PARAMETERS",
+             "ACTIVE", "LAYERS", "HIDDEN", "megatron", "torchtitan", "palm", "6n");
   for (const base::OrderedJson& model : listing.at("models")) {
     const base::OrderedJson& flops = model.at("flops_per_token");
-    auto giga = [&](const char* name) { return flops.at(name).get<double>() / 1e9; };
-    fmt::print("{:<16} {:>10} {:>10} {:>7} {:>7}   {:.4g} {:.4g} {:.4g} {:.4g} G\n",
-               model.at("id").get<std::string>(),
-               base::format_count(model.at("parameters").get<double>()),
-               base::format_count(model.at("active_parameters").get<double>()),
-               model.at("layers").get<int>(), model.at("hidden_size").get<int>(), giga("megatron"),
-               giga("torchtitan"), giga("palm"), giga("6n"));
+    fmt::print(
+        "{:<15} {:>10} {:>10} {:>6} {:>6} {:>9} {:>10} {:>7} {:>7}\n",
+        model.at("id").get<std::string>(), base::format_count(model.at("parameters").get<double>()),
+        base::format_count(model.at("active_parameters").get<double>()),
+        model.at("layers").get<int>(), model.at("hidden_size").get<int>(), giga(flops, "megatron"),
+        giga(flops, "torchtitan"), giga(flops, "palm"), giga(flops, "6n"));
   }
-  fmt::print("\nFLOPs at {} tokens a sequence. Engines: {}; for example deepspeed/{}.\n",
-             listing.at("seq").get<int>(), fmt::join(engines(), ", "),
-             listing.at("models").front().at("id").get<std::string>());
+  fmt::print(
+      "\nAt {} tokens a sequence (or as many as the model has positions).\n"
+      "Engines: {}; for example: ljperf benchmark --model deepspeed/llama3-8b\n",
+      listing.at("seq").get<int>(), fmt::join(engines(), ", "));
 }
 
 }  // namespace
