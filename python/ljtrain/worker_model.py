@@ -1,4 +1,6 @@
-"""What a transformers user writes before `Trainer(...).train()`: the training arguments and the model."""
+"""What a transformers user writes before `Trainer(...).train()`: the training arguments and the
+model.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ REGIONAL_COMPILATION_VARIABLE = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
 
 
 def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
-    """TrainingArguments with what costs time and measures nothing (logging, saving, progress bars) turned off.
+    """TrainingArguments with what costs time and measures nothing (logging, saving, progress bars)
+    turned off.
 
-    On hosts `use_cpu` is what makes the ranks see each other: without it accelerate under DeepSpeed names no backend,
-    counts one process, and every rank trains on the same data.
+    On hosts `use_cpu` is what makes the ranks see each other: without it accelerate under DeepSpeed
+    names no backend, counts one process, and every rank trains on the same data.
     """
     on_host = not torch.cuda.is_available()
     owned: dict[str, Any] = {
@@ -57,7 +60,10 @@ def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
             os.environ[REGIONAL_COMPILATION_VARIABLE] = "true"
     for key, value in config.training_arguments.items():
         if key in owned and owned[key] != value:
-            raise BadInput(f"TrainingArguments {key}={value!r} contradicts the run's {owned[key]!r}; leave it out.")
+            raise BadInput(
+                f"TrainingArguments {key}={value!r} contradicts the run's {owned[key]!r}; "
+                "leave it out."
+            )
     _refuse_unknown(config.training_arguments)
     try:
         return TrainingArguments(**{**quiet, **config.training_arguments, **owned})
@@ -97,8 +103,8 @@ def build_model_config(config: WorkerConfig) -> PretrainedConfig:
 def build_model(config: WorkerConfig, model_config: PretrainedConfig) -> PreTrainedModel:
     """The model with random weights, the same on every rank; needs the TrainingArguments to exist.
 
-    With ZeRO-3 transformers builds it inside `deepspeed.zero.Init`, as it does for any user. Weights are float32: the
-    engines keep float32 masters and compute in what `bf16` asks for.
+    With ZeRO-3 transformers builds it inside `deepspeed.zero.Init`, as it does for any user.
+    Weights are float32: the engines keep float32 masters and compute in what `bf16` asks for.
     """
     set_seed(config.seed)
     factory = AutoModelForCausalLM if config.task == "causal-lm" else AutoModelForMaskedLM
@@ -113,7 +119,9 @@ def vocabulary_size(model_config: PretrainedConfig) -> int:
 
 
 def describe(model: torch.nn.Module) -> dict[str, Any]:
-    """The `model` event: sizes are the whole model's, not this rank's shard. Call it once the engine has the model."""
+    """The `model` event: sizes are the whole model's, not this rank's shard. Call it once the
+    engine has the model.
+    """
     from torch.distributed.tensor import DTensor
 
     parameters = list(model.parameters())
@@ -128,7 +136,9 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
     return {
         "parameters": sum(sizes),
         "trainable_parameters": sum(
-            size for size, parameter in zip(sizes, parameters, strict=True) if parameter.requires_grad
+            size
+            for size, parameter in zip(sizes, parameters, strict=True)
+            if parameter.requires_grad
         ),
         "sharded": sharding != "none",
         "sharding": sharding,
