@@ -109,9 +109,35 @@ def build_model(config: WorkerConfig, model_config: PretrainedConfig) -> PreTrai
     set_seed(config.seed)
     factory = AutoModelForCausalLM if config.task == "causal-lm" else AutoModelForMaskedLM
     try:
-        return factory.from_config(model_config, dtype=torch.float32)
+        model: PreTrainedModel = factory.from_config(model_config, dtype=torch.float32)
     except ValueError as error:  # an unknown architecture or impossible sizes
         raise BadInput(f"the model cannot be built: {_first_line(error)}") from error
+    if config.task == "masked-lm":
+        # BERT's forward takes any keyword, so the Trainer hands it the number of targets of all
+        # ranks and multiplies its loss by the ranks; but it divides by its own targets all the same.
+        model.accepts_loss_kwargs = False
+    if config.engine == "fsdp":
+        _make_shardable(model)
+    return model
+
+
+def _make_shardable(model: PreTrainedModel) -> None:
+    """Mends two things in encoders that fully_shard, as accelerate 1.15 applies it, fails on.
+
+    BertEmbeddings is listed as a layer, but accelerate shards the embedding inside it on its own as
+    well. And the head's bias has a second name outside the head, which forward does not use.
+    """
+    embedding = model.get_input_embeddings()
+    layers = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in layers and any(part is embedding for part in module.modules()):
+            layers.discard(type(module).__name__)
+    model._no_split_modules = sorted(layers)
+    head = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    for module in model.modules():
+        if bias is not None and module is not head and module._parameters.get("bias") is bias:
+            module._parameters["bias"] = None
 
 
 def vocabulary_size(model_config: PretrainedConfig) -> int:

@@ -118,6 +118,7 @@ def test_an_encoder_with_alternating_instrumentation(tmp_path: Path) -> None:
     )
     config = worker_config(
         tmp_path,
+        engine="fsdp",
         task="masked-lm",
         model_config=TINY_BERT,
         steps=8,
