@@ -114,8 +114,8 @@ def build_model(config: WorkerConfig, model_config: PretrainedConfig) -> PreTrai
         raise BadInput(f"the model cannot be built: {_first_line(error)}") from error
     if config.task == "masked-lm":
         # BERT's forward takes any keyword, so the Trainer hands it the number of targets of all
-        # ranks and multiplies its loss by the ranks; but it divides by its own targets all the same.
-        model.accepts_loss_kwargs = False
+        # ranks and multiplies its loss by the ranks; but it divides by its own targets anyway.
+        model.accepts_loss_kwargs = False  # type: ignore[assignment]
     if config.engine == "fsdp":
         _make_shardable(model)
     return model
