@@ -1,4 +1,4 @@
-"""Prints, for CMake, the version, folder and C++ ABI of the PyTorch that this Python imports, as a CMake list."""
+"""Prints version, folder and C++ ABI of the PyTorch that this Python imports, as a CMake list."""
 
 from pathlib import Path
 

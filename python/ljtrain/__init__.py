@@ -1,6 +1,8 @@
-"""ljtrain: an optimised training stack that plugs into stock PyTorch, DeepSpeed, transformers and accelerate.
+"""ljtrain: an optimised training stack that plugs into stock PyTorch, DeepSpeed, transformers and
+accelerate.
 
-Importing it costs next to nothing: it is imported with every `import torch` (see `ljtrain.autoload`).
+Importing it costs next to nothing: it is imported with every `import torch` (see
+`ljtrain.autoload`).
 """
 
 from __future__ import annotations

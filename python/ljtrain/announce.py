@@ -11,7 +11,9 @@ _said: set[str] = set()
 
 
 def say(line: str, level: str = "info") -> None:
-    """Writes the line to standard error on rank 0, once a process, where LJTRAIN_LOG lets its level through."""
+    """Writes the line to standard error on rank 0, once a process, where LJTRAIN_LOG lets its
+    level through.
+    """
     wanted = os.environ.get(LEVEL_VARIABLE, "info").lower()
     lowest = LEVELS.index(wanted) if wanted in LEVELS else LEVELS.index("info")
     if LEVELS.index(level) < lowest or os.environ.get("RANK", "0") != "0" or line in _said:

@@ -1,7 +1,8 @@
 """The entry point in the group `torch.backends`: what `import torch` runs.
 
-It must be quick (under 5 ms) and must never break `import torch`. It changes nothing by itself; it installs an import
-hook where a part has been asked for, and the part acts when what it changes is imported.
+It must be quick (under 5 ms) and must never break `import torch`. It changes nothing by itself; it
+installs an import hook where a part has been asked for, and the part acts when what it changes is
+imported.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ active: set[str] = set()
 
 
 def load() -> None:
-    """Called by PyTorch. Any fault is kept for `ljtrain.status()` and named in one line, and that is all it does."""
+    """Called by PyTorch. Any fault is kept for `ljtrain.status()` and named in one line, and
+    that is all it does.
+    """
     global loaded
     try:
         _install()
@@ -39,8 +42,8 @@ def _install() -> None:
     for integration in asked:
         if integration.module is None:
             announce.say(
-                f"{integration.variable} is set, but {integration.part} is not part of this release: "
-                "it has no effect.",
+                f"{integration.variable} is set, but {integration.part} is not part of this "
+                "release: it has no effect.",
                 "warning",
             )
     if not asked:

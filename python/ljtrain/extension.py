@@ -12,7 +12,9 @@ _module: ModuleType | None = None
 
 
 def load() -> ModuleType | None:
-    """The compiled part, or None; a failure is logged once and training goes on without what it measures."""
+    """The compiled part, or None; a failure is logged once and training goes on without what it
+    measures.
+    """
     global _module, _reason
     if _module is None and _reason is None:
         import torch  # noqa: F401 - brings the libraries that _C is linked to
@@ -21,7 +23,10 @@ def load() -> ModuleType | None:
             _module = importlib.import_module("ljtrain._C")
         except ImportError as error:
             _reason = str(error).strip().splitlines()[0]
-            _log.warning("ljtrain._C does not load, so breakdown and allocator peak are not measured: %s", _reason)
+            _log.warning(
+                "ljtrain._C does not load, so breakdown and allocator peak are not measured: %s",
+                _reason,
+            )
     return _module
 
 

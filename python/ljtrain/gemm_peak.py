@@ -1,7 +1,8 @@
-"""What this machine's matrix multiplication reaches: the denominator of MFU on hosts, where no data sheet has it.
+"""What this machine's matrix multiplication reaches: the denominator of MFU on hosts, where no data
+sheet has it.
 
-All ranks measure at once, after a barrier, as training uses them: cores that share caches, memory and a clock limit
-reach less together than one alone.
+All ranks measure at once, after a barrier, as training uses them: cores that share caches, memory
+and a clock limit reach less together than one alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ DEVICE_SIZE = 8192
 SLOWEST_REPETITION_S = 0.25
 
 
-def _seconds(size: int, device: torch.device, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> float:
+def _seconds(
+    size: int, device: torch.device, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor
+) -> float:
     began = time.perf_counter()
     torch.mm(a, b, out=out)
     if device.type == "cuda":
@@ -26,7 +29,9 @@ def _seconds(size: int, device: torch.device, a: torch.Tensor, b: torch.Tensor, 
 
 
 def measure(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
-    """The `gemm_peak` event's fields: flops_per_s of the best square `torch.mm`, counting 2 n^3 for size n."""
+    """The `gemm_peak` event's fields: flops_per_s of the best square `torch.mm`, counting 2 n^3
+    for size n.
+    """
     sizes = HOST_SIZES if device.type == "cpu" else (DEVICE_SIZE,)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -36,7 +41,9 @@ def measure(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> dict[s
     for index, size in enumerate(sizes):
         a = torch.randn((size, size), dtype=torch.float32).to(device, dtype)
         b, out = a.t().contiguous(), torch.empty_like(a)
-        slowest = _seconds(size, device, a, b, out)  # the first call also packs weights and wakes threads
+        slowest = _seconds(
+            size, device, a, b, out
+        )  # the first call also packs weights and wakes threads
         share = (deadline - time.perf_counter()) / (len(sizes) - index)
         until = time.perf_counter() + share
         while time.perf_counter() < until:

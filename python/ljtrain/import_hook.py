@@ -1,7 +1,8 @@
-"""Runs callbacks right after a named module has been imported, so that a part can wait for what it changes.
+"""Runs callbacks right after a named module has been imported, so that a part can wait for what it
+changes.
 
-A finder at the front of `sys.meta_path` wraps the loader of just the modules asked for, lets Python's own machinery do
-the rest, and removes itself when nothing is left to wait for.
+A finder at the front of `sys.meta_path` wraps the loader of just the modules asked for, lets
+Python's own machinery do the rest, and removes itself when nothing is left to wait for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class _NotifyingLoader(importlib.abc.Loader):
         return self._original.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must not be able to tell: it gets back its own loader before its first line runs.
+        # The module must not be able to tell: it gets back its own loader before its first line
+        # runs.
         module.__loader__ = self._original
         if module.__spec__ is not None:
             module.__spec__.loader = self._original
@@ -36,7 +38,9 @@ class _NotifyingLoader(importlib.abc.Loader):
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
-    """Waits for modules by name. A callback that fails is reported to `on_fault` and breaks no import."""
+    """Waits for modules by name. A callback that fails is reported to `on_fault` and breaks no
+    import.
+    """
 
     def __init__(self, on_fault: Callable[[str, Exception], None]) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
@@ -77,7 +81,9 @@ class ImportHook(importlib.abc.MetaPathFinder):
         return spec
 
     def _notify_finished(self) -> None:
-        """Catches up with modules that were half imported when they were asked for, as nothing announces their end."""
+        """Catches up with modules that were half imported when they were asked for, as nothing
+        announces their end.
+        """
         for name in list(self._callbacks):
             module = sys.modules.get(name)
             if module is not None and name not in self._finding and not _is_initializing(module):

@@ -1,7 +1,7 @@
 """The parts that can change how training runs: what switches each on, and what it waits for.
 
-A part of ljtrain adds one entry here and one module. The module's `activate` is called when everything in `after` has
-been imported, and only if the part was asked for.
+A part of ljtrain adds one entry here and one module. The module's `activate` is called when
+everything in `after` has been imported, and only if the part was asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ YES = ("1", "true", "yes", "on")
 
 @dataclass(frozen=True)
 class Integration:
-    """One part. `module` is None while the part is not in this release: asking for it then says so."""
+    """One part. `module` is None while the part is not in this release: asking for it then says
+    so.
+    """
 
     part: str
     variable: str  # the environment variable that asks for it

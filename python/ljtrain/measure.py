@@ -1,12 +1,14 @@
-"""Measures a `Trainer` from outside: step times, their breakdown, memory, loss, and which data each rank saw.
+"""Measures a `Trainer` from outside: step times, their breakdown, memory, loss, and which data each
+rank saw.
 
-A step lasts from the end of the previous optimizer step to the end of this one (the first: from the start of
-training). The training thread's time is booked exclusively to one phase at a time by the clock in `ljtrain._C`, so the
-phases of a step sum to it. Communication is what that thread spends launching collectives and waiting for them: what
-overlaps with computing costs it nothing and is not counted.
+A step lasts from the end of the previous optimizer step to the end of this one (the first: from the
+start of training). The training thread's time is booked exclusively to one phase at a time by the
+clock in `ljtrain._C`, so the phases of a step sum to it. Communication is what that thread spends
+launching collectives and waiting for them: what overlaps with computing costs it nothing and is not
+counted.
 
-On CUDA the host's clock says nothing about when a kernel ran: one synchronisation a step gives the step time, and the
-breakdown is null.
+On CUDA the host's clock says nothing about when a kernel ran: one synchronisation a step gives the
+step time, and the breakdown is null.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class Meter(TrainerCallback):
         self._hook(trainer, "_clip_grad_norm", OPTIMIZER)
         self._hook(trainer, "_get_grad_norm", OPTIMIZER)
         backward = self._in_phase(BACKWARD, trainer.accelerator.backward)
-        trainer.accelerator.backward = functools.partial(self._backward, backward)  # type: ignore[method-assign]
+        trainer.accelerator.backward = functools.partial(self._backward, backward)
 
     def _hook_engine(self) -> None:
         trainer = self._trainer
@@ -115,7 +117,9 @@ class Meter(TrainerCallback):
             self._digest = zlib.crc32(input_ids.cpu().numpy().tobytes(), self._digest)
         return batches, items
 
-    def _training_step(self, run: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _training_step(
+        self, run: Callable[..., torch.Tensor], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         loss = run(*args, **kwargs)
         self._losses.append(loss)
         return loss
@@ -129,7 +133,9 @@ class Meter(TrainerCallback):
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._hook_engine()
-        self._events.emit("model", **describe(self._trainer.model))
+        model = self._trainer.model
+        assert isinstance(model, torch.nn.Module)
+        self._events.emit("model", **describe(model))
         if self._extension is not None:
             self._startup_peak = self._extension.allocator_statistics()["peak_bytes"]
             self._peak = self._startup_peak
@@ -183,13 +189,16 @@ class Meter(TrainerCallback):
         return seconds, dict(zip(PHASES, phases, strict=True))
 
     def _ddp_exposed_seconds(self) -> float:
-        """What DDP's reducer waited for all-reduces after the last gradient of the last backward, by DDP's own clock.
+        """What DDP's reducer waited for all-reduces after the last gradient of the last backward,
+        by DDP's own clock.
 
         The reducer waits in C++ for a future, which no hook sees.
         """
         self._ddp.logger.set_runtime_stats_and_log()
         data = self._ddp._get_ddp_logging_data()
-        waited = data.get("backward_comm_time", 0) - data.get("backward_compute_comm_overlap_time", 0)
+        waited = data.get("backward_comm_time", 0) - data.get(
+            "backward_compute_comm_overlap_time", 0
+        )
         return float(max(0, waited)) / NANOSECONDS
 
     def _memory(self) -> tuple[int | None, int | None]:
@@ -212,7 +221,8 @@ class Meter(TrainerCallback):
         if self._steps % self._config.block_steps:
             return
         self._instrumented = not self._instrumented
-        # What lives on from a block without accounting is unknown: no memory figures after the first such block.
+        # What lives on from a block without accounting is unknown: no memory figures after the
+        # first such block.
         self._complete = False
         self._extension.allocator_set_enabled(self._instrumented)
         self._extension.communication_set_enabled(self._instrumented)
@@ -229,12 +239,16 @@ class Meter(TrainerCallback):
             "peak_bytes": self._peak if measured else None,
             "startup_peak_bytes": self._startup_peak,
             "resident_peak_bytes": resident_peak_bytes(),
-            "collectives": self._extension.communication_statistics() if self._extension is not None else {},
+            "collectives": self._extension.communication_statistics()
+            if self._extension is not None
+            else {},
         }
 
 
 def resident_peak_bytes() -> int | None:
-    """The process's largest resident set (VmHWM of proc(5)), code and all; null where there is no /proc."""
+    """The process's largest resident set (VmHWM of proc(5)), code and all; null where there is
+    no /proc.
+    """
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             for line in status:

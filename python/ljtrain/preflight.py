@@ -1,7 +1,8 @@
-"""What ljperf asks of this Python before it starts anything: `python -m ljtrain.preflight`, JSON in, JSON out.
+"""What ljperf asks of this Python before it starts anything: `python -m ljtrain.preflight`, JSON
+in, JSON out.
 
-It answers within half a second, so it imports neither torch nor transformers: versions come from package metadata, the
-names and types of TrainingArguments from the source of transformers.
+It answers within half a second, so it imports neither torch nor transformers: versions come from
+package metadata, the names and types of TrainingArguments from the source of transformers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ INSTALL = {
     "accelerate": "pip install 'accelerate=={}.*'",
     "deepspeed": "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed=={}",
 }
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
 JSON_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -50,7 +57,9 @@ def _missing(engine: str) -> list[str]:
     problems = []
     for package in NEEDED[engine]:
         if versions.installed(package) is None or importlib.util.find_spec(package) is None:
-            command = INSTALL.get(package, f"pip install {package}").format(versions.TESTED.get(package, ""))
+            command = INSTALL.get(package, f"pip install {package}").format(
+                versions.TESTED.get(package, "")
+            )
             problems.append(f"{package} is not installed in {sys.executable}: {command}")
     return problems
 
@@ -71,7 +80,9 @@ def _torch_build() -> str | None:
 
 
 def training_argument_types() -> dict[str, str]:
-    """Field names of transformers' TrainingArguments to their annotations; empty where the source is not found."""
+    """Field names of transformers' TrainingArguments to their annotations; empty where the
+    source is not found.
+    """
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         return {}
@@ -89,7 +100,9 @@ def training_argument_types() -> dict[str, str]:
 
 
 def _type_fits(value: Any, annotation: str) -> bool:
-    """Whether a JSON value fits the annotation; what cannot be judged here (an enumeration, say) fits as a string."""
+    """Whether a JSON value fits the annotation; what cannot be judged here (an enumeration, say)
+    fits as a string.
+    """
     names = [re.split(r"[\[.]", part.strip())[0] for part in annotation.split("|")]
     if "Any" in names or "Optional" in names or "Union" in names:
         return True
@@ -110,7 +123,9 @@ def _argument_problems(arguments: dict[str, Any]) -> list[str]:
             hint = f"; did you mean {', '.join(near)}?" if near else "."
             problems.append(f"TrainingArguments has no {name!r}{hint}")
         elif not _type_fits(value, known[name]):
-            problems.append(f"TrainingArguments {name} takes {known[name]}; {json.dumps(value)} is none.")
+            problems.append(
+                f"TrainingArguments {name} takes {known[name]}; {json.dumps(value)} is none."
+            )
     return problems
 
 
@@ -130,9 +145,13 @@ def _build_tool_problems(engine: str, build: str | None) -> list[str]:
         return []
     problems = []
     if shutil.which(os.environ.get("CXX", "c++")) is None:
-        problems.append("DeepSpeed compiles an operator on first use and finds no C++ compiler: apt install g++")
+        problems.append(
+            "DeepSpeed compiles an operator on first use and finds no C++ compiler: apt install g++"
+        )
     if shutil.which("ninja") is None and not (Path(sys.executable).parent / "ninja").exists():
-        problems.append("DeepSpeed compiles an operator on first use and finds no ninja: pip install ninja")
+        problems.append(
+            "DeepSpeed compiles an operator on first use and finds no ninja: pip install ninja"
+        )
     return problems
 
 
@@ -154,7 +173,9 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
         "versions": found,
         "torch_build": _torch_build(),
         "measuring_extension": importlib.util.find_spec("ljtrain._C") is not None,
-        "untested": [sentence for package in versions.TESTED if (sentence := versions.untested(package))],
+        "untested": [
+            sentence for package in versions.TESTED if (sentence := versions.untested(package))
+        ],
         "problems": problems,
     }
 
@@ -163,7 +184,11 @@ def main() -> int:
     try:
         request = json.load(sys.stdin)
     except ValueError as error:
-        print(json.dumps({"schema_version": SCHEMA_VERSION, "ok": False, "problems": [f"not JSON: {error}"]}))
+        print(
+            json.dumps(
+                {"schema_version": SCHEMA_VERSION, "ok": False, "problems": [f"not JSON: {error}"]}
+            )
+        )
         return 2
     json.dump(check(request), sys.stdout)
     sys.stdout.write("\n")

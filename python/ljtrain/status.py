@@ -1,4 +1,6 @@
-"""`ljtrain.status()`: what is active and, if it is not, why not. `python -m ljtrain.status` prints it as JSON."""
+"""`ljtrain.status()`: what is active and, if it is not, why not. `python -m ljtrain.status`
+prints it as JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import ljtrain
 from ljtrain import autoload, versions
 from ljtrain.integrations import INTEGRATIONS, Integration
 
-AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # PyTorch's: 0 switches all such entry points off
+AUTOLOAD_VARIABLE = (
+    "TORCH_DEVICE_BACKEND_AUTOLOAD"  # PyTorch's: 0 switches all such entry points off
+)
 
 
 def _autoload_why_not() -> str | None:
@@ -47,7 +51,10 @@ def _extension() -> dict[str, Any]:
     from ljtrain import extension
 
     if importlib.util.find_spec("ljtrain._C") is None:
-        return {"active": False, "why_not": "not built for this Python: pip install --no-build-isolation ljtrain"}
+        return {
+            "active": False,
+            "why_not": "not built for this Python: pip install --no-build-isolation ljtrain",
+        }
     return {"active": False, "why_not": extension.why_not() or "nothing has asked for it"}
 
 
@@ -63,7 +70,11 @@ def status() -> dict[str, Any]:
     return {
         "schema_version": 1,
         "ljtrain": ljtrain.__version__,
-        "autoload": {"active": autoload.loaded, "why_not": autoload_why_not, "faults": list(autoload.faults)},
+        "autoload": {
+            "active": autoload.loaded,
+            "why_not": autoload_why_not,
+            "faults": list(autoload.faults),
+        },
         "parts": {integration.part: _part(integration) for integration in INTEGRATIONS},
         "measuring_extension": _extension(),
         "versions": {package: _version(package) for package in versions.TESTED},
@@ -71,7 +82,9 @@ def status() -> dict[str, Any]:
 
 
 class _CallableModule(ModuleType):
-    """`ljtrain.status` names both this module and the function: calling the module calls the function."""
+    """`ljtrain.status` names both this module and the function: calling the module calls the
+    function.
+    """
 
     def __call__(self) -> dict[str, Any]:
         return status()

@@ -9,7 +9,9 @@ TESTED = {"torch": "2.13", "transformers": "5.24", "deepspeed": "0.19.8", "accel
 
 
 def installed(package: str) -> str | None:
-    """The installed version by its metadata, without importing the package; None if it is not installed."""
+    """The installed version by its metadata, without importing the package; None if it is not
+    installed.
+    """
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -17,7 +19,7 @@ def installed(package: str) -> str | None:
 
 
 def is_tested(package: str, version: str) -> bool:
-    public = version.split("+")[0]
+    public = version.split("+", maxsplit=1)[0]
     return public == TESTED[package] or public.startswith(TESTED[package] + ".")
 
 

@@ -1,7 +1,9 @@
-"""The training script that ljperf launches, one process a rank: `python -m ljtrain.worker WORKER.json`.
+"""The training script that ljperf launches, one process a rank: `python -m ljtrain.worker
+WORKER.json`.
 
-It is what a transformers user would write (arguments, model, data, `Trainer.train()`), plus measuring. It reports by
-events on a pipe and ends with 0 (done), 1 (the training failed) or 2 (bad input).
+It is what a transformers user would write (arguments, model, data, `Trainer.train()`), plus
+measuring. It reports by events on a pipe and ends with 0 (done), 1 (the training failed) or 2 (bad
+input).
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     device_name = torch.cuda.get_device_name() if device == "cuda" else None
     events.emit(
-        "start", pid=os.getpid(), rank=rank, versions=_versions(), device=device, device_name=device_name
+        "start",
+        pid=os.getpid(),
+        rank=rank,
+        versions=_versions(),
+        device=device,
+        device_name=device_name,
     )
     from transformers import Trainer
 
@@ -116,5 +123,6 @@ if __name__ == "__main__":
     exit_status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: after a failure, destructors of process groups would wait for ranks that wait for this one.
+    # Not sys.exit: after a failure, destructors of process groups would wait for ranks that wait
+    # for this one.
     os._exit(exit_status)

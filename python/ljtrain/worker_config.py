@@ -1,4 +1,6 @@
-"""The worker's configuration: WORKER.json as ljperf writes it, read and checked before torch is imported."""
+"""The worker's configuration: WORKER.json as ljperf writes it, read and checked before torch is
+imported.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class NonFiniteLoss(Exception):
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """One run, as every rank sees it. Sizes are a rank's own: `micro_batch` sequences of `seq` tokens."""
+    """One run, as every rank sees it. Sizes are a rank's own: `micro_batch` sequences of `seq`
+    tokens.
+    """
 
     engine: str
     task: str
@@ -83,7 +87,9 @@ def check(config: WorkerConfig) -> None:
 
 
 def load(path: str) -> WorkerConfig:
-    """Reads and checks WORKER.json; keys this version does not know are ignored (they may be newer)."""
+    """Reads and checks WORKER.json; keys this version does not know are ignored (they may be
+    newer).
+    """
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -93,7 +99,9 @@ def load(path: str) -> WorkerConfig:
         raise BadInput(f"{path} is not JSON: {error}.") from error
     version = document.pop("schema_version", None) if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
-        raise BadInput(f"{path}: schema_version is {version!r}; this worker reads {SCHEMA_VERSION}.")
+        raise BadInput(
+            f"{path}: schema_version is {version!r}; this worker reads {SCHEMA_VERSION}."
+        )
     known = {key: document[key] for key in WorkerConfig.__dataclass_fields__ if key in document}
     try:
         config = WorkerConfig(**known)

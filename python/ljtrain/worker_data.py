@@ -1,14 +1,15 @@
 """Training data: mock documents, plain text or JSON lines, packed into samples of one length.
 
-Documents are joined end to end with an end-of-document token and cut every `seq` tokens, as pre-training does: every
-sample is full, so every step of every rank does the same work and no attention mask is needed. A file is read only as
-far as the run needs it.
+Documents are joined end to end with an end-of-document token and cut every `seq` tokens, as
+pre-training does: every sample is full, so every step of every rank does the same work and no
+attention mask is needed. A file is read only as far as the run needs it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from ljtrain.worker_config import BadInput, WorkerConfig
 
 BYTE_VALUES = 256
 IGNORED_LABEL = -100
-# BERT (Devlin et al. 2018, section 3.1): 15 % of the tokens are predicted, of those 80 % are masked, 10 % are random.
+# BERT (Devlin et al. 2018, section 3.1): 15 % of the tokens are predicted, of those 80 % are
+# masked, 10 % are random.
 PREDICTED, MASKED, RANDOM = 0.15, 0.8, 0.1
 READ_CHUNK = 1 << 20
 
@@ -27,11 +29,15 @@ Encode = Callable[[str], list[int] | np.ndarray]
 
 
 class PackedDataset(Dataset[dict[str, torch.Tensor]]):
-    """Samples [seq] cut from one token stream; labels are the inputs, which the model itself shifts by one."""
+    """Samples [seq] cut from one token stream; labels are the inputs, which the model itself
+    shifts by one.
+    """
 
     def __init__(self, tokens: np.ndarray, seq: int) -> None:
         samples = len(tokens) // seq
-        self._samples = torch.from_numpy(tokens[: samples * seq].astype(np.int32)).view(samples, seq)
+        self._samples = torch.from_numpy(tokens[: samples * seq].astype(np.int32)).view(
+            samples, seq
+        )
 
     def __len__(self) -> int:
         return self._samples.shape[0]
@@ -42,7 +48,9 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):
 
 
 class MaskedDataset(Dataset[dict[str, torch.Tensor]]):
-    """BERT's masked tokens over packed samples; the mask of a sample depends on the seed and its index alone."""
+    """BERT's masked tokens over packed samples; the mask of a sample depends on the seed and its
+    index alone.
+    """
 
     def __init__(self, packed: PackedDataset, vocabulary: int, mask_token: int, seed: int) -> None:
         self._packed = packed
@@ -67,7 +75,9 @@ class MaskedDataset(Dataset[dict[str, torch.Tensor]]):
 
 
 def mock_documents(vocabulary: int, seq: int, seed: int) -> Iterator[np.ndarray]:
-    """Megatron's mock GPT documents: random lengths, counting tokens, an end of document (token 0)."""
+    """Megatron's mock GPT documents: random lengths, counting tokens, an end of document (token
+    0).
+    """
     random = np.random.default_rng(seed)
     while True:
         length = int(random.integers(2, 2 * seq))
@@ -76,7 +86,9 @@ def mock_documents(vocabulary: int, seq: int, seed: int) -> Iterator[np.ndarray]
 
 
 def text_documents(path: str) -> Iterator[str]:
-    """A text file in pieces; where a piece ends says nothing about the text, so no token marks it."""
+    """A text file in pieces; where a piece ends says nothing about the text, so no token marks
+    it.
+    """
     with _open(path) as file:
         while piece := file.read(READ_CHUNK):
             yield piece
@@ -99,7 +111,7 @@ def jsonl_documents(path: str) -> Iterator[str]:
 
 def _open(path: str) -> Any:
     try:
-        return open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - the caller's `with` closes it
+        return open(path, encoding="utf-8", errors="replace")
     except OSError as error:
         raise BadInput(f"cannot read the data file {path}: {error.strerror}.") from error
 
@@ -132,44 +144,69 @@ def pack(documents: Iterable[np.ndarray | list[int]], needed: int) -> np.ndarray
 
 def _encoded(texts: Iterable[str], encode: Encode, end: list[int]) -> Iterator[np.ndarray]:
     for text in texts:
-        yield np.concatenate([np.asarray(encode(text), dtype=np.int64), np.asarray(end, dtype=np.int64)])
+        yield np.concatenate(
+            [np.asarray(encode(text), dtype=np.int64), np.asarray(end, dtype=np.int64)]
+        )
 
 
-def build_dataset(config: WorkerConfig, vocabulary: int, ranks: int) -> Dataset[dict[str, torch.Tensor]]:
-    """The run's samples: a whole number of optimizer steps of all ranks, at most as many as the run has."""
+@dataclass(frozen=True)
+class _Coding:
+    """How text becomes tokens, what ends a document, and which token hides one."""
+
+    encode: Encode
+    end: list[int]
+    mask_token: int
+
+
+def _coding(data: dict[str, Any], vocabulary: int) -> _Coding:
+    last = vocabulary - 1
+    if data.get("tokenizer"):
+        tokenizer = _tokenizer(data["tokenizer"])
+        end = tokenizer.eos_token_id
+        mask = tokenizer.mask_token_id
+        return _Coding(
+            lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+            [] if end is None else [end],
+            last if mask is None else mask,
+        )
+    if vocabulary < BYTE_VALUES:
+        raise BadInput(
+            f"byte tokens need a vocabulary of at least {BYTE_VALUES}; the model has {vocabulary}: "
+            "give a tokenizer or a larger vocabulary."
+        )
+    return _Coding(_encode_bytes, [0], last)
+
+
+def _file_tokens(data: dict[str, Any], coding: _Coding, needed: int) -> np.ndarray:
+    if data["kind"] == "text":
+        return pack(_encoded(text_documents(data["file"]), coding.encode, []), needed)
+    return pack(_encoded(jsonl_documents(data["file"]), coding.encode, coding.end), needed)
+
+
+def build_dataset(
+    config: WorkerConfig, vocabulary: int, ranks: int
+) -> Dataset[dict[str, torch.Tensor]]:
+    """The run's samples: whole optimizer steps of all ranks, at most as many as the run has."""
     per_step = ranks * config.micro_batch * config.gradient_accumulation_steps
     needed = per_step * config.steps * config.seq
-    kind, path = config.data["kind"], config.data.get("file")
     mask_token = vocabulary - 1
-    if kind == "mock":
+    if config.data["kind"] == "mock":
         tokens = pack(mock_documents(vocabulary, config.seq, config.seed), needed)
     else:
-        encode: Encode = _encode_bytes
-        end: list[int] = []
-        if config.data.get("tokenizer"):
-            tokenizer = _tokenizer(config.data["tokenizer"])
-            encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-            end = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None and kind == "jsonl" else []
-            mask_token = mask_token if tokenizer.mask_token_id is None else tokenizer.mask_token_id
-        elif vocabulary < BYTE_VALUES:
-            raise BadInput(
-                f"byte tokens need a vocabulary of at least {BYTE_VALUES}; the model has {vocabulary}: "
-                "give a tokenizer or a larger vocabulary."
-            )
-        elif kind == "jsonl":
-            end = [0]
-        texts = text_documents(path) if kind == "text" else jsonl_documents(path)
-        tokens = pack(_encoded(texts, encode, end), needed)
+        coding = _coding(config.data, vocabulary)
+        mask_token = coding.mask_token
+        tokens = _file_tokens(config.data, coding, needed)
     if len(tokens) and int(tokens.max()) >= vocabulary:
         raise BadInput(
-            f"the tokenizer gives token {int(tokens.max())}, but the model's vocabulary ends at {vocabulary - 1}: "
-            "use the model's own tokenizer."
+            f"the tokenizer gives token {int(tokens.max())}, but the model's vocabulary ends at "
+            f"{vocabulary - 1}: use the model's own tokenizer."
         )
     samples = len(tokens) // config.seq // per_step * per_step
     if samples == 0:
         raise BadInput(
-            f"{path} has {len(tokens)} tokens; one step of {ranks} ranks x {per_step // ranks} sequences x "
-            f"{config.seq} tokens needs {per_step * config.seq}: give a larger file or a shorter --seq."
+            f"{config.data.get('file')} has {len(tokens)} tokens; one step of {ranks} ranks x "
+            f"{per_step // ranks} sequences x {config.seq} tokens needs {per_step * config.seq}: "
+            "give a larger file or a shorter --seq."
         )
     packed = PackedDataset(tokens[: samples * config.seq], config.seq)
     if config.task == "masked-lm":

@@ -1,10 +1,11 @@
 """DeepSpeed's just-in-time operator, built once and never waited for in vain.
 
-DeepSpeed compiles `deepspeed_shm_comm` (its shared-memory all-reduce) when a host process first sets up communication,
-whatever DS_BUILD_OPS says: about a minute, once a machine. PyTorch guards such a build with a plain lock file, which a
-killed process leaves behind, and then every later process waits for it for ever. Here ranks take a kernel lock (freed
-with its process, however that ends) before they let DeepSpeed build, in a folder that only ljtrain uses, so a lock file
-found there is a dead one and is removed.
+DeepSpeed compiles `deepspeed_shm_comm` (its shared-memory all-reduce) when a host process first
+sets up communication, whatever DS_BUILD_OPS says: about a minute, once a machine. PyTorch guards
+such a build with a plain lock file, which a killed process leaves behind, and then every later
+process waits for it for ever. Here ranks take a kernel lock (freed with its process, however that
+ends) before they let DeepSpeed build, in a folder that only ljtrain uses, so a lock file found
+there is a dead one and is removed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def _folder() -> Path:
 
 
 def build_shared_memory_operator() -> None:
-    """Builds or loads the operator that DeepSpeed would build anyway; on any doubt leaves it to DeepSpeed."""
+    """Builds or loads the operator that DeepSpeed would build anyway; on any doubt leaves it to
+    DeepSpeed.
+    """
     from deepspeed.accelerator import get_accelerator
     from deepspeed.ops import __compatible_ops__
 
@@ -53,7 +56,9 @@ def build_shared_memory_operator() -> None:
 
 
 def _put_ninja_on_path() -> None:
-    """The PyPI package `ninja` keeps its program beside the interpreter, where PATH need not point."""
+    """The PyPI package `ninja` keeps its program beside the interpreter, where PATH need not
+    point.
+    """
     import sys
 
     beside = Path(sys.executable).parent

@@ -1,4 +1,6 @@
-"""What a transformers user writes before `Trainer(...).train()`: the training arguments and the model."""
+"""What a transformers user writes before `Trainer(...).train()`: the training arguments and the
+model.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ REGIONAL_COMPILATION_VARIABLE = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
 
 
 def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
-    """TrainingArguments with what costs time and measures nothing (logging, saving, progress bars) turned off.
+    """TrainingArguments with what costs time and measures nothing (logging, saving, progress bars)
+    turned off.
 
-    On hosts `use_cpu` is what makes the ranks see each other: without it accelerate under DeepSpeed names no backend,
-    counts one process, and every rank trains on the same data.
+    On hosts `use_cpu` is what makes the ranks see each other: without it accelerate under DeepSpeed
+    names no backend, counts one process, and every rank trains on the same data.
     """
     on_host = not torch.cuda.is_available()
     owned: dict[str, Any] = {
@@ -57,7 +60,10 @@ def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
             os.environ[REGIONAL_COMPILATION_VARIABLE] = "true"
     for key, value in config.training_arguments.items():
         if key in owned and owned[key] != value:
-            raise BadInput(f"TrainingArguments {key}={value!r} contradicts the run's {owned[key]!r}; leave it out.")
+            raise BadInput(
+                f"TrainingArguments {key}={value!r} contradicts the run's {owned[key]!r}; "
+                "leave it out."
+            )
     _refuse_unknown(config.training_arguments)
     try:
         return TrainingArguments(**{**quiet, **config.training_arguments, **owned})
@@ -97,15 +103,41 @@ def build_model_config(config: WorkerConfig) -> PretrainedConfig:
 def build_model(config: WorkerConfig, model_config: PretrainedConfig) -> PreTrainedModel:
     """The model with random weights, the same on every rank; needs the TrainingArguments to exist.
 
-    With ZeRO-3 transformers builds it inside `deepspeed.zero.Init`, as it does for any user. Weights are float32: the
-    engines keep float32 masters and compute in what `bf16` asks for.
+    With ZeRO-3 transformers builds it inside `deepspeed.zero.Init`, as it does for any user.
+    Weights are float32: the engines keep float32 masters and compute in what `bf16` asks for.
     """
     set_seed(config.seed)
     factory = AutoModelForCausalLM if config.task == "causal-lm" else AutoModelForMaskedLM
     try:
-        return factory.from_config(model_config, dtype=torch.float32)
+        model: PreTrainedModel = factory.from_config(model_config, dtype=torch.float32)
     except ValueError as error:  # an unknown architecture or impossible sizes
         raise BadInput(f"the model cannot be built: {_first_line(error)}") from error
+    if config.task == "masked-lm":
+        # BERT's forward takes any keyword, so the Trainer hands it the number of targets of all
+        # ranks and multiplies its loss by the ranks; but it divides by its own targets anyway.
+        model.accepts_loss_kwargs = False  # type: ignore[assignment]
+    if config.engine == "fsdp":
+        _make_shardable(model)
+    return model
+
+
+def _make_shardable(model: PreTrainedModel) -> None:
+    """Mends two things in encoders that fully_shard, as accelerate 1.15 applies it, fails on.
+
+    BertEmbeddings is listed as a layer, but accelerate shards the embedding inside it on its own as
+    well. And the head's bias has a second name outside the head, which forward does not use.
+    """
+    embedding = model.get_input_embeddings()
+    layers = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in layers and any(part is embedding for part in module.modules()):
+            layers.discard(type(module).__name__)
+    model._no_split_modules = sorted(layers)
+    head = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    for module in model.modules():
+        if bias is not None and module is not head and module._parameters.get("bias") is bias:
+            module._parameters["bias"] = None
 
 
 def vocabulary_size(model_config: PretrainedConfig) -> int:
@@ -113,7 +145,9 @@ def vocabulary_size(model_config: PretrainedConfig) -> int:
 
 
 def describe(model: torch.nn.Module) -> dict[str, Any]:
-    """The `model` event: sizes are the whole model's, not this rank's shard. Call it once the engine has the model."""
+    """The `model` event: sizes are the whole model's, not this rank's shard. Call it once the
+    engine has the model.
+    """
     from torch.distributed.tensor import DTensor
 
     parameters = list(model.parameters())
@@ -128,7 +162,9 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
     return {
         "parameters": sum(sizes),
         "trainable_parameters": sum(
-            size for size, parameter in zip(sizes, parameters, strict=True) if parameter.requires_grad
+            size
+            for size, parameter in zip(sizes, parameters, strict=True)
+            if parameter.requires_grad
         ),
         "sharded": sharding != "none",
         "sharding": sharding,

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 import torch
-
 from ljtrain import _C
 
 OPERATIONS = 3000
@@ -28,7 +27,9 @@ def current() -> int:
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
     """Views share a storage; it counts once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors
+    }
     return sum(size for pointer, size in storages.items() if pointer)
 
 
@@ -43,7 +44,9 @@ def test_current_and_peak_are_exact(seed: int) -> None:
         action = chance.random()
         if action < 0.45 or not alive:
             dtype = chance.choice([torch.float32, torch.bfloat16, torch.int8])
-            alive.append(torch.empty(chance.choice([0, 1, 64, chance.randrange(LARGEST)]), dtype=dtype))
+            alive.append(
+                torch.empty(chance.choice([0, 1, 64, chance.randrange(LARGEST)]), dtype=dtype)
+            )
         elif action < 0.55:
             alive.append(chance.choice(alive)[: chance.randrange(10)])  # a view: nothing new
         elif action < 0.6:
@@ -150,5 +153,7 @@ print(_C.allocator_statistics()["current_bytes"])
 
 
 def test_blocks_from_before_it_was_installed() -> None:
-    done = subprocess.run([sys.executable, "-c", FROM_BEFORE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FROM_BEFORE], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) == 777

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACKAGE_ROOT
+from ranks import PACKAGE_ROOT
 
 LIMIT_MS = 5.0
 
@@ -23,12 +23,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata = folder / "ljtrain-0.0.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ljtrain\nVersion: 0.0.0\n")
-    (metadata / "entry_points.txt").write_text("[torch.backends]\nljtrain = ljtrain.autoload:load\n")
+    (metadata / "entry_points.txt").write_text(
+        "[torch.backends]\nljtrain = ljtrain.autoload:load\n"
+    )
     return folder
 
 
 def run(code: str, *path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    cleared = {key: value for key, value in os.environ.items() if key != "RANK" and not key.startswith("LJTRAIN")}
+    cleared = {
+        key: value
+        for key, value in os.environ.items()
+        if key != "RANK" and not key.startswith("LJTRAIN")
+    }
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -38,8 +44,12 @@ def run(code: str, *path: Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def status(*path: Path, code: str = "import ljtrain.autoload as a; a.load()", **environment: str) -> tuple[dict[str, Any], str]:
-    done = run(f"{code}\nimport json, ljtrain; print(json.dumps(ljtrain.status()))", *path, **environment)
+def status(
+    *path: Path, code: str = "import ljtrain.autoload as a; a.load()", **environment: str
+) -> tuple[dict[str, Any], str]:
+    done = run(
+        f"{code}\nimport json, ljtrain; print(json.dumps(ljtrain.status()))", *path, **environment
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -53,11 +63,13 @@ def test_loading_is_quick_and_imports_nothing_heavy() -> None:
         "import sys, time, torch; before = set(sys.modules); began = time.process_time()\n"
         "import ljtrain.autoload; ljtrain.autoload.load()\n"
         "print((time.process_time() - began) * 1e3)\n"
-        "print(sorted(name for name in set(sys.modules) - before if not name.startswith('ljtrain')))"
+        "print(sorted(name for name in set(sys.modules) - before if 'ljtrain' not in name))"
     )
     fastest, others = 1e9, ""
     for _ in range(2):
-        milliseconds, others = run(code, PACKAGE_ROOT, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.splitlines()
+        milliseconds, others = run(
+            code, PACKAGE_ROOT, TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+        ).stdout.splitlines()
         fastest = min(fastest, float(milliseconds))
     assert fastest < LIMIT_MS
     assert others == "[]"
@@ -77,7 +89,9 @@ def test_autoload_can_be_switched_off(installed: Path) -> None:
 
 
 def test_a_fault_does_not_break_import_torch(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ljtrain.integrations'] = None\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['ljtrain.integrations'] = None\n"
+    )
     done = run("import torch; print(torch.ones(2).sum().item())", tmp_path, installed)
     assert done.returncode == 0
     assert done.stdout.strip() == "2.0"
@@ -86,19 +100,28 @@ def test_a_fault_does_not_break_import_torch(installed: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "part"), [("LJTRAIN_ACCL", "1", "accl"), ("CHECKPOINT_OPTIMIZATION", "true", "recompute")]
+    ("variable", "value", "part"),
+    [("LJTRAIN_ACCL", "1", "accl"), ("CHECKPOINT_OPTIMIZATION", "true", "recompute")],
 )
-def test_a_missing_part_is_named_once_on_rank_0(installed: Path, variable: str, value: str, part: str) -> None:
+def test_a_missing_part_is_named_once_on_rank_0(
+    installed: Path, variable: str, value: str, part: str
+) -> None:
     report, said = status(installed, **{variable: value, "RANK": "0"})
     assert said.count("ljtrain:") == 1
     assert variable in said
     assert "not part of this release" in said
-    assert report["parts"][part] == {"asked_for": True, "active": False, "why_not": "not part of this release"}
+    assert report["parts"][part] == {
+        "asked_for": True,
+        "active": False,
+        "why_not": "not part of this release",
+    }
     _, said = status(installed, **{variable: value, "RANK": "1"})
     assert "ljtrain:" not in said
 
 
-def test_an_untested_version_is_named_when_a_part_is_asked_for(installed: Path, tmp_path: Path) -> None:
+def test_an_untested_version_is_named_when_a_part_is_asked_for(
+    installed: Path, tmp_path: Path
+) -> None:
     package = tmp_path / "accelerate"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -144,17 +167,17 @@ def test_the_import_hook_waits_tells_and_leaves() -> None:
     assert done.stdout.strip() == "fine", done.stderr
 
 
-
-
 def test_a_module_that_is_half_imported_is_waited_for(tmp_path: Path) -> None:
     """As when transformers imports torch, whose import asks to be told about transformers."""
     (tmp_path / "half_imported.py").write_text(
         "import sys\nfrom ljtrain.import_hook import ImportHook\nseen = []\n"
         "hook = ImportHook(print)\n"
-        "hook.after_import('half_imported', lambda module: seen.append(hasattr(module, 'last_line')))\n"
+        "hook.after_import('half_imported', lambda it: seen.append(hasattr(it, 'last_line')))\n"
         "import colorsys\nassert seen == []\nlast_line = True\n"
     )
-    done = run("import half_imported, wave; assert half_imported.seen == [True]", PACKAGE_ROOT, tmp_path)
+    done = run(
+        "import half_imported, wave; assert half_imported.seen == [True]", PACKAGE_ROOT, tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -171,12 +194,17 @@ def test_status_as_a_command_and_as_a_function() -> None:
     assert set(report["parts"]) == {"accl", "recompute"}
     assert set(report["versions"]) == {"torch", "transformers", "deepspeed", "accelerate"}
     # The module may be imported by its name first: calling it still works.
-    done = run("import ljtrain.status, ljtrain; assert ljtrain.status()['ljtrain'] == ljtrain.__version__", PACKAGE_ROOT)
+    done = run(
+        "import ljtrain.status, ljtrain; assert ljtrain.status()['ljtrain'] == ljtrain.__version__",
+        PACKAGE_ROOT,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_extension_refuses_another_torch(tmp_path: Path) -> None:
-    """A PyTorch of another minor version: one line, and the caller goes on without the extension."""
+    """A PyTorch of another minor version: one line, and the caller goes on without the
+    extension.
+    """
     code = (
         "import torch; torch.__version__ = '2.99.0'\n"
         "from ljtrain import extension\n"

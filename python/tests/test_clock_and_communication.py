@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from ljtrain import _C
 from torch import distributed
 from torch.distributed import ProcessGroup
-
-from ljtrain import _C
 
 DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER = range(6)
 PAUSE_S = 0.1
@@ -141,12 +140,18 @@ def test_nothing_is_counted_while_disabled() -> None:
 
 @pytest.fixture
 def slow_kernel() -> Iterator[dict[str, float]]:
-    """Replaces the CPU kernel of one operator, below the level that is timed, by one that launches or works slowly."""
+    """Replaces the CPU kernel of one operator, below the level that is timed, by one that
+    launches or works slowly.
+    """
     pauses = {"launch": 0.0, "work": 0.0}
 
     def allgather_base(output, input, group, async_op=True, timeout=-1):  # type: ignore[no-untyped-def]
         time.sleep(pauses["launch"])
-        work = ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))._allgather_base(output, input)
+        work = (
+            ProcessGroup.unbox(group)
+            ._get_backend(torch.device("cpu"))
+            ._allgather_base(output, input)
+        )
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
         def complete() -> None:
@@ -182,4 +187,3 @@ def test_what_overlaps_is_not_exposed(slow_kernel: dict[str, float]) -> None:
     lap = _C.clock_lap()
     assert lap[COMMUNICATION] < 0.1 * PAUSE_S
     assert lap[OTHER] == pytest.approx(2 * PAUSE_S, rel=0.1)
-

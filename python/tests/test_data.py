@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import worker_config
-
 from ljtrain import worker_config as configuration
 from ljtrain import worker_data
 from ljtrain.worker_config import BadInput
+from ranks import worker_config
 
 VOCABULARY = 512
 RANKS = 2
@@ -64,7 +63,9 @@ def test_only_what_the_run_needs_is_read(tmp_path: Path) -> None:
 
 def test_steps_are_whole_with_gradient_accumulation(tmp_path: Path) -> None:
     data = text_file(tmp_path, "x" * 64 * 29)
-    dataset = build(tmp_path, data=data, steps=100, training_arguments={"gradient_accumulation_steps": 3})
+    dataset = build(
+        tmp_path, data=data, steps=100, training_arguments={"gradient_accumulation_steps": 3}
+    )
     assert len(dataset) == 2 * (RANKS * 2 * 3)
 
 
@@ -84,20 +85,26 @@ def test_masked_language_modelling(tmp_path: Path) -> None:
     predicted = labels != worker_data.IGNORED_LABEL
     mask = VOCABULARY - 1
     assert predicted.any(dim=1).all()
-    assert predicted.float().mean() == pytest.approx(0.16, abs=0.01)  # 15 % and the one that is always there
+    assert predicted.float().mean() == pytest.approx(
+        0.16, abs=0.01
+    )  # 15 % and the one that is always there
     assert (inputs == mask)[predicted].float().mean() == pytest.approx(0.8, abs=0.02)
     unchanged = (inputs == labels)[predicted].float().mean()
     assert unchanged == pytest.approx(0.1, abs=0.02)
     assert not (inputs == mask)[~predicted].any()
-    assert torch.equal(dataset[3]["input_ids"], dataset[3]["input_ids"])  # the same whenever it is fetched
+    assert torch.equal(
+        dataset[3]["input_ids"], dataset[3]["input_ids"]
+    )  # the same whenever it is fetched
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has 10 tokens; one step of 2 ranks x 2 sequences x 64 tokens needs 256"):
+    with pytest.raises(
+        BadInput, match="has 10 tokens; one step of 2 ranks x 2 sequences x 64 tokens needs 256"
+    ):
         build(tmp_path, data=text_file(tmp_path, "x" * 10))
     with pytest.raises(BadInput, match="vocabulary of at least 256; the model has 100"):
         build(tmp_path, vocabulary=100, data=text_file(tmp_path, "x" * 1000))
-    with pytest.raises(BadInput, match="cannot read the data file .*: No such file"):
+    with pytest.raises(BadInput, match=r"cannot read the data file .*: No such file"):
         build(tmp_path, data={"kind": "text", "file": str(tmp_path / "missing")})
     with pytest.raises(BadInput, match="cannot load a tokenizer from"):
         build(tmp_path, data=text_file(tmp_path, "x" * 1000) | {"tokenizer": str(tmp_path)})
@@ -105,7 +112,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "reason"),
-    [('{"txt": "a"}', 'no "text" string'), ('{"text": 3}', 'no "text" string'), ("{", "not a JSON"), ("[1]", "not a")],
+    [
+        ('{"txt": "a"}', 'no "text" string'),
+        ('{"text": 3}', 'no "text" string'),
+        ("{", "not a JSON"),
+        ("[1]", "not a"),
+    ],
 )
 def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "data.jsonl"
@@ -122,7 +134,9 @@ def test_a_local_tokenizer(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     directory = tmp_path / "tokenizer"
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(directory)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(
+        directory
+    )
     data = text_file(tmp_path, "hello there " * 1000) | {"tokenizer": str(directory)}
     assert set(stream(build(tmp_path, data=data))) == {0, 1}
     data = text_file(tmp_path, "hello world " * 1000) | {"tokenizer": str(directory)}

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACKAGE_ROOT
-
 from ljtrain import preflight
+from ranks import PACKAGE_ROOT
 
 LIMIT_S = 0.5
 
@@ -35,7 +34,12 @@ def ask(request: dict[str, Any] | str, *path: Path) -> tuple[dict[str, Any], int
 def test_a_good_request_is_answered_quickly() -> None:
     request = {
         "engine": "deepspeed",
-        "training_arguments": {"learning_rate": 1, "bf16": True, "optim": "adamw_torch_fused", "deepspeed": None},
+        "training_arguments": {
+            "learning_rate": 1,
+            "bf16": True,
+            "optim": "adamw_torch_fused",
+            "deepspeed": None,
+        },
         "tokenizer": None,
     }
     answers = [ask(request) for _ in range(3)]
@@ -112,8 +116,14 @@ def test_a_missing_package_says_how_to_install_it(tmp_path: Path) -> None:
 
 def test_a_tokenizer_must_be_there(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    assert "is not a directory" in preflight.check({"engine": "ddp", "tokenizer": missing})["problems"][0]
-    assert "holds no tokenizer" in preflight.check({"engine": "ddp", "tokenizer": str(tmp_path)})["problems"][0]
+    assert (
+        "is not a directory"
+        in preflight.check({"engine": "ddp", "tokenizer": missing})["problems"][0]
+    )
+    assert (
+        "holds no tokenizer"
+        in preflight.check({"engine": "ddp", "tokenizer": str(tmp_path)})["problems"][0]
+    )
     (tmp_path / "tokenizer.json").write_text("{}")
     assert preflight.check({"engine": "ddp", "tokenizer": str(tmp_path)})["problems"] == []
 

@@ -1,4 +1,6 @@
-"""The real worker, end to end: every engine on two ranks, with slow data, collectives and optimizer steps put in."""
+"""The real worker, end to end: every engine on two ranks, with slow data, collectives and
+optimizer steps put in.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TESTS, TINY_LLAMA, ZERO3, Launch, Run, worker_config
+from ranks import TESTS, TINY_LLAMA, ZERO3, Run, launch, worker_config
 
 RANKS = 2
 DELAY_S = 0.05
@@ -26,7 +28,9 @@ def delays(engine: str) -> dict[str, str]:
     """The environment that delays/sitecustomize.py reads."""
     return {
         "TEST_DELAY_SECONDS": str(DELAY_S),
-        "TEST_DELAY_STEPS": ",".join(f"{kind}:{first}-{end}" for kind, (first, end) in SLOW_STEPS.items()),
+        "TEST_DELAY_STEPS": ",".join(
+            f"{kind}:{first}-{end}" for kind, (first, end) in SLOW_STEPS.items()
+        ),
         "TEST_DELAY_OPERATOR": WAITED_FOR[engine],
     }
 
@@ -37,7 +41,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(engine: str, launch_worker: Launch, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp(engine)
     text = folder / "text.txt"
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("a*.py"))
@@ -48,10 +52,14 @@ def run(engine: str, launch_worker: Launch, tmp_path_factory: pytest.TempPathFac
         steps=STEPS,
         data={"kind": "text", "file": str(text), "tokenizer": None},
         deepspeed=ZERO3 if engine == "deepspeed" else None,
-        training_arguments={"gradient_accumulation_steps": 2, "max_grad_norm": 1.0, "learning_rate": 3e-3},
+        training_arguments={
+            "gradient_accumulation_steps": 2,
+            "max_grad_norm": 1.0,
+            "learning_rate": 3e-3,
+        },
         gemm_peak=engine == "ddp",
     )
-    return launch_worker(
+    return launch(
         config,
         RANKS,
         folder,
@@ -105,21 +113,27 @@ def test_breakdown_sums_to_the_step(run: Run) -> None:
         assert min(step["breakdown"].values()) >= 0
         assert sum(step["breakdown"].values()) == pytest.approx(step["seconds"], rel=1e-6)
     settled = steps(run)[2 : SLOW_STEPS["data"][0]]
-    # Of a model this small the steps are so short that any interruption is a large share of one: the least of them.
+    # Of a model this small the steps are so short that any interruption is a large share of one:
+    # the least of them.
     assert min(step["breakdown"]["other"] / step["seconds"] for step in settled) <= 0.05
 
 
 def added(run: Run, kind: str) -> float:
-    """What the slow steps of a kind have more in its row than plain ones, in seconds: a median over steps and ranks."""
+    """What the slow steps of a kind have more in its row than plain ones, in seconds: a median
+    over steps and ranks.
+    """
     row = ROW_OF[kind]
 
     def median(numbers: list[int]) -> float:
         return statistics.median(
-            run.of(rank, "step")[number]["breakdown"][row] for rank in range(len(run.events)) for number in numbers
+            run.of(rank, "step")[number]["breakdown"][row]
+            for rank in range(len(run.events))
+            for number in numbers
         )
 
     first, end = SLOW_STEPS[kind]
-    # accelerate fetches a batch ahead, so a range of slow fetches reaches one step further at either end.
+    # accelerate fetches a batch ahead, so a range of slow fetches reaches one step further at
+    # either end.
     plain = [*range(2, SLOW_STEPS["data"][0] - 1), *range(SLOW_STEPS["optimizer"][1] + 1, STEPS)]
     return median(list(range(first + 1, end - 1))) - median(plain)
 
@@ -131,14 +145,16 @@ def test_slow_data_and_optimizer_appear_in_their_rows(run: Run) -> None:
 
 
 def test_slow_collectives_appear_in_their_row(run: Run) -> None:
-    """Roughly: with two ranks the row also holds waiting for the other one, which varies more than a tenth of this."""
+    """Roughly: with two ranks the row also holds waiting for the other one, which varies more
+    than a tenth of this.
+    """
     assert added(run, "collective") > 0.3 * DELAY_S
 
 
-def test_slow_collective_on_one_rank(launch_worker: Launch, tmp_path: Path) -> None:
+def test_slow_collective_on_one_rank(tmp_path: Path) -> None:
     """Exactly: nobody else to wait for. DDP's reducer waits for the gradients in C++."""
     config = worker_config(tmp_path, steps=STEPS)
-    run = launch_worker(config, 1, tmp_path, first_on_path=TESTS / "delays", **delays("ddp"))
+    run = launch(config, 1, tmp_path, first_on_path=TESTS / "delays", **delays("ddp"))
     assert run.status == [0], run.logs[0][-3000:]
     assert added(run, "collective") == pytest.approx(DELAY_S, rel=0.1)
 
@@ -151,12 +167,17 @@ def test_memory_is_measured(run: Run, engine: str) -> None:
     for step in settled:
         assert step["peak_bytes"] > step["current_bytes"] >= states
         assert step["instrumented"]
-    # Nothing leaks, to the byte. (A buffer that a communication thread has yet to free may be alive after a step.)
+    # Nothing leaks, to the byte. (A buffer that a communication thread has yet to free may be alive
+    # after a step.)
     half = len(settled) // 2
-    early, late = ([step["current_bytes"] for step in part] for part in (settled[:half], settled[half:]))
+    early, late = (
+        [step["current_bytes"] for step in part] for part in (settled[:half], settled[half:])
+    )
     assert min(early) == min(late)
     done = run.one(0, "done")
-    assert done["peak_bytes"] == max(done["startup_peak_bytes"], *(step["peak_bytes"] for step in steps(run)))
+    assert done["peak_bytes"] == max(
+        done["startup_peak_bytes"], *(step["peak_bytes"] for step in steps(run))
+    )
     assert done["resident_peak_bytes"] > done["peak_bytes"]
 
 
@@ -185,7 +206,8 @@ _first_losses: dict[str, float] = {}
 def test_engines_agree_on_the_first_loss(run: Run, engine: str) -> None:
     """Same weights, same data, before any update: what is left is bfloat16's rounding.
 
-    DeepSpeed draws its weights in another order (each module is initialised when ZeRO-3 has partitioned it).
+    DeepSpeed draws its weights in another order (each module is initialised when ZeRO-3 has
+    partitioned it).
     """
     if engine == "deepspeed":
         pytest.skip("ZeRO-3 draws other weights from the same seed")

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PACKAGE_ROOT, Launch, worker_config
-
 from ljtrain import worker, worker_model
 from ljtrain import worker_config as configuration
 from ljtrain.worker_config import BadInput, NonFiniteLoss
+from ranks import PACKAGE_ROOT, launch, worker_config
 
 TINY_BERT = {
     "model_type": "bert",
@@ -45,7 +44,10 @@ def load(folder: Path, **changes: Any) -> configuration.WorkerConfig:
         ({"engine": "deepspeed"}, "DeepSpeed configuration is null"),
         ({"deepspeed": {}}, "takes no DeepSpeed configuration"),
         ({"data": {"kind": "text"}}, "data.file is missing"),
-        ({"training_arguments": {"gradient_accumulation_steps": 0}}, "gradient_accumulation_steps is 0"),
+        (
+            {"training_arguments": {"gradient_accumulation_steps": 0}},
+            "gradient_accumulation_steps is 0",
+        ),
         ({"schema_version": 2}, "schema_version is 2"),
     ],
 )
@@ -56,20 +58,28 @@ def test_impossible_configurations(tmp_path: Path, changes: dict[str, Any], reas
 
 def test_training_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no 'learning_rat'; did you mean learning_rate"):
-        worker_model.build_training_arguments(load(tmp_path, training_arguments={"learning_rat": 1}))
+        worker_model.build_training_arguments(
+            load(tmp_path, training_arguments={"learning_rat": 1})
+        )
     with pytest.raises(BadInput, match="max_steps=7 contradicts the run's 4"):
         worker_model.build_training_arguments(load(tmp_path, training_arguments={"max_steps": 7}))
     with pytest.raises(BadInput, match="TrainingArguments: "):
-        worker_model.build_training_arguments(load(tmp_path, training_arguments={"lr_scheduler_type": "none such"}))
+        worker_model.build_training_arguments(
+            load(tmp_path, training_arguments={"lr_scheduler_type": "none such"})
+        )
 
 
 def test_model_configurations_are_checked(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no model_type"):
         worker_model.build_model_config(load(tmp_path, model_config={"hidden_size": 64}))
-    with pytest.raises(BadInput, match="config.json .no_such_model."):
-        worker_model.build_model_config(load(tmp_path, model_config={"model_type": "no_such_model"}))
+    with pytest.raises(BadInput, match=r"config.json .no_such_model."):
+        worker_model.build_model_config(
+            load(tmp_path, model_config={"model_type": "no_such_model"})
+        )
     with pytest.raises(BadInput, match="--seq 65 is longer than the model's 64 positions"):
-        worker_model.build_model_config(load(tmp_path, model_config=TINY_BERT, task="masked-lm", seq=65))
+        worker_model.build_model_config(
+            load(tmp_path, model_config=TINY_BERT, task="masked-lm", seq=65)
+        )
 
 
 def test_errors_are_classified() -> None:
@@ -99,11 +109,16 @@ def test_bad_input_is_one_event_and_exit_2(tmp_path: Path) -> None:
     assert "\n" not in event["message"]
 
 
-def test_an_encoder_with_alternating_instrumentation(launch_worker: Launch, tmp_path: Path) -> None:
+def test_an_encoder_with_alternating_instrumentation(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_text("\n".join(json.dumps({"text": f"line {number} of some text. " * 40}) for number in range(100)))
+    path.write_text(
+        "\n".join(
+            json.dumps({"text": f"line {number} of some text. " * 40}) for number in range(100)
+        )
+    )
     config = worker_config(
         tmp_path,
+        engine="fsdp",
         task="masked-lm",
         model_config=TINY_BERT,
         steps=8,
@@ -111,7 +126,7 @@ def test_an_encoder_with_alternating_instrumentation(launch_worker: Launch, tmp_
         block_steps=2,
         data={"kind": "jsonl", "file": str(path)},
     )
-    run = launch_worker(config, 1, tmp_path)
+    run = launch(config, 1, tmp_path)
     assert run.status == [0], run.logs[0][-3000:]
     steps = run.of(0, "step")
     assert [step["instrumented"] for step in steps] == [True, True, False, False] * 2
@@ -122,9 +137,9 @@ def test_an_encoder_with_alternating_instrumentation(launch_worker: Launch, tmp_
     assert [step["peak_bytes"] is not None for step in steps] == [True, True] + [False] * 6
 
 
-def test_a_loss_that_is_not_finite_fails_the_run(launch_worker: Launch, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path) -> None:
     arguments = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
-    run = launch_worker(worker_config(tmp_path, steps=8, training_arguments=arguments), 1, tmp_path)
+    run = launch(worker_config(tmp_path, steps=8, training_arguments=arguments), 1, tmp_path)
     assert run.status == [1]
     error = run.one(0, "error")
     assert error["kind"] == "non_finite_loss"

@@ -1,7 +1,6 @@
 #include "communication.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -10,6 +9,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "phase_clock.h"
@@ -69,7 +69,9 @@ class TimedWork final : public c10d::Work {
   void blockCurrentStream() override { inner_->blockCurrentStream(); }
   void abort() override { inner_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return inner_->getFutureResult(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
+    return inner_->getFutureResult();
+  }
   float getDuration() const override { return inner_->getDuration(); }
   std::uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
 
@@ -82,7 +84,9 @@ std::int64_t bytes_of(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
     // Sparse tensors have no byte size, traced ones may not have a number for it.
-    return tensor.defined() && tensor.layout() == at::kStrided ? tensor.sym_nbytes().maybe_as_int().value_or(0) : 0;
+    return tensor.defined() && tensor.layout() == at::kStrided
+               ? tensor.sym_nbytes().maybe_as_int().value_or(0)
+               : 0;
   }
   std::int64_t bytes = 0;
   if (value.isList()) {
@@ -116,7 +120,8 @@ class TimedCollective final : public c10::OperatorKernel {
   TimedCollective(Counters& counters, const std::atomic<bool>& enabled)
       : counters_(counters), enabled_(enabled) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
     const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
     if (!enabled_.load(std::memory_order_relaxed)) {
       op.redispatchBoxed(below, stack);
@@ -157,7 +162,8 @@ struct State {
 };
 
 State& state() {
-  static State* const state = new State;  // never destroyed: kernels may be called until the process ends
+  static State* const state =
+      new State;  // never destroyed: kernels may be called until the process ends
   return *state;
 }
 
@@ -198,7 +204,8 @@ void install_communication_timing() {
       time_operator(c10d, name.name.substr(std::string("c10d::").size()));
     }
   }
-  // DeepSpeed's all-reduce over shared memory goes past c10d. It may be defined later, when DeepSpeed builds it.
+  // DeepSpeed's all-reduce over shared memory goes past c10d. It may be defined later, when
+  // DeepSpeed builds it.
   torch::Library& deepspeed = new_library("deepspeed");
   time_operator(deepspeed, "inference_all_reduce_");
   time_operator(deepspeed, "inference_all_reduce");

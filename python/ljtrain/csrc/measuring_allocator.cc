@@ -22,8 +22,8 @@ constexpr std::size_t kFirstCapacity = 256;
 // alloc_cpu aligns to 64 bytes, so the low six bits of a pointer say nothing.
 constexpr int kAlignmentBits = 6;
 
-// Held for a few instructions, so waiting in the kernel would cost more than it saves; yields all the same, as ranks
-// may have more threads than cores.
+// Held for a few instructions, so waiting in the kernel would cost more than it saves; yields all
+// the same, as ranks may have more threads than cores.
 class SpinLock {
  public:
   void lock() {
@@ -42,7 +42,8 @@ std::uint64_t hash(const void* pointer) {
   return (reinterpret_cast<std::uintptr_t>(pointer) >> kAlignmentBits) * 0x9E3779B97F4A7C15ULL;
 }
 
-// Pointer to size, open addressing with linear probing; removal shifts followers back, so there are no tombstones.
+// Pointer to size, open addressing with linear probing; removal shifts followers back, so there are
+// no tombstones.
 class SizeTable {
  public:
   void insert(void* pointer, std::size_t bytes) {

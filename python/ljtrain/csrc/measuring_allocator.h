@@ -1,9 +1,10 @@
 // An allocator for CPU tensors that counts what is alive, exactly and on all threads.
 //
-// PyTorch has peak statistics for CUDA but none for CPU: the resident size of a process mixes tensors with code, Python
-// and what malloc keeps. This allocator takes the place of PyTorch's by c10::SetCPUAllocator, hands every request to
-// the same c10::alloc_cpu and keeps a table of sizes beside it. Nothing is stored in or before a block, so alignment
-// and the size malloc sees are those of stock PyTorch, and a pointer from before it was installed can be freed by it.
+// PyTorch has peak statistics for CUDA but none for CPU: the resident size of a process mixes
+// tensors with code, Python and what malloc keeps. This allocator takes the place of PyTorch's by
+// c10::SetCPUAllocator, hands every request to the same c10::alloc_cpu and keeps a table of sizes
+// beside it. Nothing is stored in or before a block, so alignment and the size malloc sees are
+// those of stock PyTorch, and a pointer from before it was installed can be freed by it.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,8 +14,8 @@
 
 namespace ljtrain {
 
-// Sizes are the bytes asked for, not what malloc rounds them to. Peak is the highest value that `current_bytes` took
-// since the last reset.
+// Sizes are the bytes asked for, not what malloc rounds them to. Peak is the highest value that
+// `current_bytes` took since the last reset.
 struct AllocatorStatistics {
   std::int64_t current_bytes = 0;
   std::int64_t peak_bytes = 0;
@@ -23,7 +24,8 @@ struct AllocatorStatistics {
 
 class MeasuringAllocator final : public c10::Allocator {
  public:
-  // Returns `bytes` of memory aligned to 64 bytes; null for 0. Throws c10::Error when there is none.
+  // Returns `bytes` of memory aligned to 64 bytes; null for 0. Throws c10::Error when there is
+  // none.
   c10::DataPtr allocate(std::size_t bytes) override;
   // Frees what this allocator or PyTorch's own gave out.
   c10::DeleterFnPtr raw_deleter() const override;
@@ -32,13 +34,14 @@ class MeasuringAllocator final : public c10::Allocator {
   AllocatorStatistics statistics() const;
   // Lets the peak start again from what is alive now.
   void reset_peak();
-  // While disabled, new blocks are not counted (nor when they are freed); blocks counted before still are.
+  // While disabled, new blocks are not counted (nor when they are freed); blocks counted before
+  // still are.
   void set_enabled(bool enabled);
 
   // The one instance. It is never destroyed: tensors may outlive main().
   static MeasuringAllocator& instance();
-  // Makes it the allocator of CPU tensors from now on, for good; safe to call twice. Call it before other threads
-  // allocate tensors: c10 does not guard the exchange.
+  // Makes it the allocator of CPU tensors from now on, for good; safe to call twice. Call it before
+  // other threads allocate tensors: c10 does not guard the exchange.
   static void install();
 };
 

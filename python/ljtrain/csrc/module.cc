@@ -1,4 +1,5 @@
-// The Python module ljtrain._C: the measuring allocator, the phase clock and the timing of collectives.
+// The Python module ljtrain._C: the measuring allocator, the phase clock and the timing of
+// collectives.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -15,14 +16,15 @@ namespace py = pybind11;
 namespace ljtrain {
 namespace {
 
-// c10d's classes have no stable ABI (a new virtual function moves all that follow), so this module serves the minor
-// version it was compiled for and no other.
+// c10d's classes have no stable ABI (a new virtual function moves all that follow), so this module
+// serves the minor version it was compiled for and no other.
 void check_torch_version() {
-  const std::string built = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  const std::string built =
+      std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
   const auto found = py::module_::import("torch").attr("__version__").cast<std::string>();
   if (found.rfind(built, 0) != 0) {
-    throw py::import_error("ljtrain._C was built for PyTorch " TORCH_VERSION " and this is " + found +
-                           ": build ljtrain again with this PyTorch installed");
+    throw py::import_error("ljtrain._C was built for PyTorch " TORCH_VERSION " and this is " +
+                           found + ": build ljtrain again with this PyTorch installed");
   }
 }
 
@@ -60,27 +62,35 @@ void clock_enter(std::size_t phase) {
 PYBIND11_MODULE(_C, m) {
   using namespace ljtrain;
   check_torch_version();
-  m.doc() = "Measures PyTorch training from inside: tensor memory, phases of a step, exposed communication.";
+  m.doc() =
+      "Measures PyTorch training from inside: tensor memory, phases of a step, exposed "
+      "communication.";
   m.attr("built_for_torch") = TORCH_VERSION;
 
   m.def("allocator_install", &MeasuringAllocator::install, "Count CPU tensor memory from now on.");
   m.def("allocator_statistics", &allocator_statistics, "current_bytes, peak_bytes, allocations.");
   m.def("allocator_reset_peak", [] { MeasuringAllocator::instance().reset_peak(); });
   m.def(
-      "allocator_set_enabled", [](bool enabled) { MeasuringAllocator::instance().set_enabled(enabled); },
+      "allocator_set_enabled",
+      [](bool enabled) { MeasuringAllocator::instance().set_enabled(enabled); },
       py::arg("enabled"));
 
-  m.def("clock_start", [] { PhaseClock::instance().start(); }, "Bind the clock to this thread; begin a lap.");
+  m.def(
+      "clock_start", [] { PhaseClock::instance().start(); },
+      "Bind the clock to this thread; begin a lap.");
   m.def("clock_enter", &clock_enter, py::arg("phase"));
   m.def("clock_leave", [] { PhaseClock::instance().leave(); });
-  m.def("clock_lap", [] { return PhaseClock::instance().lap(); },
-        "Seconds of data, forward, backward, communication, optimizer, other since the last lap.");
+  m.def(
+      "clock_lap", [] { return PhaseClock::instance().lap(); },
+      "Seconds of data, forward, backward, communication, optimizer, other since the last lap.");
   m.def(
       "clock_set_enabled", [](bool enabled) { PhaseClock::instance().set_enabled(enabled); },
       py::arg("enabled"));
 
-  m.def("communication_install", &install_communication_timing, "Time the collectives of torch.distributed.");
+  m.def("communication_install", &install_communication_timing,
+        "Time the collectives of torch.distributed.");
   m.def("communication_set_enabled", &set_communication_timing_enabled, py::arg("enabled"));
-  m.def("communication_statistics", &collectives, "calls, bytes and seconds by operator since the last reset.");
+  m.def("communication_statistics", &collectives,
+        "calls, bytes and seconds by operator since the last reset.");
   m.def("communication_reset", &reset_communication_statistics);
 }

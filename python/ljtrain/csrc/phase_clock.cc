@@ -20,7 +20,8 @@ void PhaseClock::start() {
 
 void PhaseClock::book() {
   const Clock::time_point now = Clock::now();
-  seconds_[static_cast<std::size_t>(stack_.back())] += std::chrono::duration<double>(now - last_).count();
+  seconds_[static_cast<std::size_t>(stack_.back())] +=
+      std::chrono::duration<double>(now - last_).count();
   last_ = now;
 }
 
@@ -33,7 +34,8 @@ void PhaseClock::enter(Phase phase) {
 }
 
 void PhaseClock::leave() {
-  // The lowest entry belongs to `start`: a scope entered before it, or while disabled, has nothing to leave.
+  // The lowest entry belongs to `start`: a scope entered before it, or while disabled, has nothing
+  // to leave.
   if (!enabled_ || !is_training_thread || stack_.size() == 1) {
     return;
   }

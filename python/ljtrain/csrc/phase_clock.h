@@ -1,7 +1,7 @@
 // Books the training thread's time to one phase at a time.
 //
-// Phases nest: entering one pauses the one below, leaving it goes on with that one. Every instant belongs to exactly
-// one phase, so by construction the phases of a lap sum to its length.
+// Phases nest: entering one pauses the one below, leaving it goes on with that one. Every instant
+// belongs to exactly one phase, so by construction the phases of a lap sum to its length.
 #pragma once
 
 #include <array>

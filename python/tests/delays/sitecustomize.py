@@ -1,9 +1,11 @@
-"""Slows down training from below what the worker measures, to see that the time appears in the right row.
+"""Slows down training from below what the worker measures, to see that the time appears in the
+right row.
 
-Python imports this by itself in the ranks of one test. Optimizer steps are counted; each kind of delay is on in its
-own range of steps, so that one run has slow steps of each kind and plain ones to compare with. Collectives are slowed
-down in the CPU kernel of the c10d operator, below the dispatcher key at which they are timed. For DDP, whose reducer
-waits for a future in C++, the work completes late, in a thread of its own, as a slow network would make it.
+Python imports this by itself in the ranks of one test. Optimizer steps are counted; each kind of
+delay is on in its own range of steps, so that one run has slow steps of each kind and plain ones to
+compare with. Collectives are slowed down in the CPU kernel of the c10d operator, below the
+dispatcher key at which they are timed. For DDP, whose reducer waits for a future in C++, the work
+completes late, in a thread of its own, as a slow network would make it.
 """
 
 import os
@@ -79,14 +81,15 @@ def backend_of(group):
     return ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
 
 
-def allreduce(tensors, group, reduce_op, sparse_indices, async_op=True, timeout=-1):
-    # The operator's ReduceOp cannot be read from Python; DDP's gradients, the only use here, are sums.
+def allreduce(tensors, group, *_):
+    # The operator's ReduceOp cannot be read from Python; DDP's gradients, the only use here, are
+    # sums.
     work = backend_of(group).allreduce(tensors, distributed.AllreduceOptions())
     large = sum(tensor.nbytes for tensor in tensors) >= MANY_BYTES
     return tensors, (late(work) if large and slow_once("collective") else work).boxed()
 
 
-def allgather_base(output, input, group, async_op=True, timeout=-1):
+def allgather_base(output, input, group, *_):
     if output.nbytes >= MANY_BYTES and slow_once("collective"):
         time.sleep(SECONDS)
     return output, backend_of(group)._allgather_base(output, input).boxed()

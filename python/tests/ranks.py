@@ -8,12 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 # The first run on a machine also compiles DeepSpeed's operator, which takes a minute or two.
 DEADLINE_S = 400
@@ -60,9 +57,6 @@ class Run:
         return event
 
 
-Launch = Callable[..., Run]
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -81,7 +75,11 @@ def worker_config(folder: Path, **changes: Any) -> dict[str, Any]:
         "steps": 4,
         "seed": 7,
         "data": {"kind": "mock"},
-        "training_arguments": {"output_dir": str(folder / "output"), "bf16": True, "gradient_checkpointing": True},
+        "training_arguments": {
+            "output_dir": str(folder / "output"),
+            "bf16": True,
+            "gradient_checkpointing": True,
+        },
         "deepspeed": None,
         "instrumentation": "on",
         "block_steps": 2,
@@ -91,9 +89,15 @@ def worker_config(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def launch(
-    config: dict[str, Any], ranks: int, folder: Path, first_on_path: Path | None = None, **environment: str
+    config: dict[str, Any],
+    ranks: int,
+    folder: Path,
+    first_on_path: Path | None = None,
+    **environment: str,
 ) -> Run:
-    """Runs the worker on `ranks` ranks until all have ended; `environment` is added to every rank's."""
+    """Runs the worker on `ranks` ranks until all have ended; `environment` is added to every
+    rank's.
+    """
     path = folder / "WORKER.json"
     path.write_text(json.dumps(config))
     port = str(_free_port())
@@ -145,8 +149,3 @@ def launch(
 def _read(descriptor: int, into: list[dict[str, Any]]) -> None:
     with os.fdopen(descriptor, encoding="utf-8") as pipe:
         into.extend(json.loads(line) for line in pipe)
-
-
-@pytest.fixture(scope="session")
-def launch_worker() -> Launch:
-    return launch
