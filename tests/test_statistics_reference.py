@@ -1,8 +1,8 @@
 """Reference values for cnp/statistics from NumPy and SciPy, and the check that they still hold.
 
-`python tests/test_statistics_reference.py` (needs SciPy) writes cnp/tests/data/statistics_reference.json,
-which the C++ tests read. The tests here derive the values anew and compare: what needs only NumPy
-always, the rest where SciPy is installed.
+`python tests/test_statistics_reference.py` (needs SciPy) writes them to
+cnp/tests/data/statistics_reference.json, which the C++ tests read. The tests here derive the values
+anew and compare: what needs only NumPy always, the rest where SciPy is installed.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def with_numpy() -> dict[str, Any]:
     for name, values in series().items():
         array = np.array(values)
         away = array - array.mean()
+        lag1 = float(np.sum(away[1:] * away[:-1]) / np.sum(away**2)) if len(array) > 2 else 0.0
         found[name] = {
             "values": values,
             "quantiles": [[p, float(np.quantile(array, p))] for p in QUANTILES],
@@ -79,7 +80,7 @@ def with_numpy() -> dict[str, Any]:
             "mean": float(np.mean(array)),
             "standard_deviation": float(np.std(array, ddof=1)),
             "median_absolute_deviation": float(np.median(np.abs(array - np.median(array)))),
-            "lag1_autocorrelation": float(np.sum(away[1:] * away[:-1]) / np.sum(away**2)) if len(array) > 2 else 0.0,
+            "lag1_autocorrelation": lag1,
             "effective_sample_size": initial_monotone_sequence(array),
         }
     return found
@@ -87,7 +88,7 @@ def with_numpy() -> dict[str, Any]:
 
 def on_off_blocks() -> dict[str, Any]:
     """Two runs of interleaved blocks with drift, and the regression solved as one system."""
-    import scipy.stats
+    from scipy import stats
 
     random = np.random.default_rng(11)
     rows, blocks = [], []
@@ -95,7 +96,8 @@ def on_off_blocks() -> dict[str, Any]:
         for i in range(count):
             on = i % 2
             log = 0.3 * run + 0.01 * i * (1 + run) + 0.015 * on + 0.004 * random.normal()
-            rows.append([*(float(run == k) for k in (0, 1)), *(float(i) * (run == k) for k in (0, 1)), float(on)])
+            own = [float(run == k) for k in (0, 1)]
+            rows.append([*own, *(i * level for level in own), float(on)])
             blocks.append({"run": run, "on": bool(on), "seconds": float(np.exp(log))})
     design = np.array(rows)
     logs = np.log([block["seconds"] for block in blocks])
@@ -103,7 +105,7 @@ def on_off_blocks() -> dict[str, Any]:
     degrees = len(rows) - design.shape[1]
     errors = logs - design @ solution
     covariance = np.sum(errors**2) / degrees * np.linalg.inv(design.T @ design)
-    half = scipy.stats.t.ppf(0.975, degrees) * np.sqrt(covariance[-1, -1])
+    half = stats.t.ppf(0.975, degrees) * np.sqrt(covariance[-1, -1])
     return {
         "blocks": blocks,
         "ratio": float(np.exp(solution[-1])),
@@ -112,7 +114,7 @@ def on_off_blocks() -> dict[str, Any]:
 
 
 def with_scipy() -> dict[str, Any]:
-    import scipy.stats as stats
+    from scipy import stats
 
     ratios = []
     for pair in run_pairs():
@@ -130,7 +132,9 @@ def with_scipy() -> dict[str, Any]:
         intervals[name] = [float(interval.low), float(interval.high)]
     return {
         "student_t_cdf": [[t, d, float(stats.t.cdf(t, d))] for d in DEGREES for t in POINTS],
-        "student_t_quantile": [[p, d, float(stats.t.ppf(p, d))] for d in DEGREES for p in PROBABILITIES],
+        "student_t_quantile": [
+            [p, d, float(stats.t.ppf(p, d))] for d in DEGREES for p in PROBABILITIES
+        ],
         "interval95_of_runs": intervals,
         "ratios": ratios,
         "on_off": on_off_blocks(),
@@ -160,4 +164,5 @@ def test_scipy_gives_the_committed_values() -> None:
 
 
 if __name__ == "__main__":
-    REFERENCE.write_text(json.dumps({"numpy": with_numpy(), "scipy": with_scipy()}, separators=(",", ":")) + "\n")
+    values = {"numpy": with_numpy(), "scipy": with_scipy()}
+    REFERENCE.write_text(json.dumps(values, separators=(",", ":")) + "\n")
