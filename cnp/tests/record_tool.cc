@@ -2,12 +2,16 @@
 //   cnp_record_tool samples   prints sample records, one a line
 //   cnp_record_tool validate  reads documents, one a line; prints "ok" or what is wrong with each
 //   cnp_record_tool write FOLDER COUNT  writes COUNT records into FOLDER, one after another
+// For benchmarks/ljperf/a_a.py.
+//   cnp_record_tool ratio A B  step time of record A over that of B, with its interval, as JSON
 #include <chrono>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "cnp/record_file.h"
 #include "cnp/record_schema.h"
+#include "cnp/statistics.h"
 #include "sample_records.h"
 
 int main(int count, char** arguments) {
@@ -36,6 +40,22 @@ int main(int count, char** arguments) {
     }
     return 0;
   }
-  std::cerr << "usage: cnp_record_tool samples | validate | write FOLDER COUNT\n";
+  if (mode == "ratio" && count == 4) {
+    auto medians = [](const char* file) {
+      std::vector<double> values;
+      for (const cnp::Run& run : cnp::read_record(file).runs) {
+        values.push_back(run.median_s.value());
+      }
+      return values;
+    };
+    cnp::RatioEstimate ratio = cnp::ratio_interval95(medians(arguments[2]), medians(arguments[3]));
+    std::cout << base::Json{{"ratio", ratio.ratio},
+                            {"low", ratio.ci95.value().low},
+                            {"high", ratio.ci95.value().high}}
+                     .dump()
+              << "\n";
+    return 0;
+  }
+  std::cerr << "usage: cnp_record_tool ratio A B | samples | validate | write FOLDER COUNT\n";
   return 2;
 }
