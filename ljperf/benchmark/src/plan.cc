@@ -74,9 +74,9 @@ void place(BenchmarkPlan& plan) {
   plan.ranks = options.ranks.value_or(plan.on_gpus ? gpus : std::max(1, cores));
   if (plan.on_gpus && plan.ranks > gpus) {
     throw base::user_error(
-        "--ranks {}: this machine has {} GPUs; use at most {} ranks, or hide the GPUs with "
+        "--ranks {}: this machine has {} GPU{}; use at most {}, or hide the GPUs with "
         "CUDA_VISIBLE_DEVICES=",
-        plan.ranks, gpus, gpus);
+        plan.ranks, gpus, gpus == 1 ? "" : "s", gpus);
   }
   plan.placement =
       place_ranks(plan.hardware.cores, plan.ranks, options.oversubscribe || plan.on_gpus);
@@ -281,6 +281,15 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
       plan.python, {{"engine", plan.engine},
                     {"training_arguments", Json(plan.worker["training_arguments"])},
                     {"tokenizer", Json(plan.worker["data"].value("tokenizer", OrderedJson()))}});
+  for (const Json& sentence : plan.preflight.value("untested", Json::array())) {
+    plan.notes.push_back(sentence.get<std::string>());
+  }
+  if (plan.on_gpus && plan.preflight.value("torch_build", "") == "cpu") {
+    throw base::user_error(
+        "this machine has GPUs, but PyTorch in {} is a CPU build; install the CUDA build there, or "
+        "train on the host by hiding the GPUs with CUDA_VISIBLE_DEVICES=",
+        plan.python.string());
+  }
   plan.environment = rank_environment(plan, plan.notes);
   return plan;
 }

@@ -44,7 +44,7 @@ std::filesystem::path find_python(const std::filesystem::path& wanted) {
   return "python3";
 }
 
-base::Json preflight(const std::filesystem::path& python, const base::Json& request) {
+base::Json ask_environment(const std::filesystem::path& python, const base::Json& request) {
   base::SpawnOptions options;
   options.argv = {python.string(), "-m", "ljtrain.preflight"};
   options.environment = base::current_environment();
@@ -65,6 +65,11 @@ base::Json preflight(const std::filesystem::path& python, const base::Json& requ
         : captured.errors.empty() ? "it gave no answer"
                                   : last_line(captured.errors));
   }
+  return answer;
+}
+
+base::Json preflight(const std::filesystem::path& python, const base::Json& request) {
+  base::Json answer = ask_environment(python, request);
   if (!answer["problems"].empty()) {
     throw base::UserError(answer["problems"][0].get<std::string>());
   }

@@ -213,7 +213,7 @@ int run_benchmark(const BenchmarkOptions& options) {
   if (options.env_dump) {
     base::Json answer;
     try {
-      answer = preflight(find_python(options.python), base::Json::object());
+      answer = ask_environment(find_python(options.python), {{"engine", "deepspeed"}});
     } catch (const base::UserError& error) {
       answer = {{"error", error.what()}};
     }
