@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cnp/statistics.h"
@@ -93,10 +95,12 @@ TEST(CoverageOfSteps, CorrelationAloneMakesItWrong) {
 }
 
 TEST_P(Coverage, RatioOfRuns) {
-  for (auto [a, b] : {std::pair<std::size_t, std::size_t>{5, 5}, {3, 10}}) {
+  for (const auto& sizes : {std::pair<std::size_t, std::size_t>{5, 5}, {3, 10}}) {
     Simulation simulation(GetParam());
     double covered = coverage(1.2, [&] {
-      return *ratio_interval95(simulation.runs(a, 1.2 * kLevel), simulation.runs(b)).ci95;
+      return *ratio_interval95(simulation.runs(sizes.first, 1.2 * kLevel),
+                               simulation.runs(sizes.second))
+                  .ci95;
     });
     report("ratio_interval95", GetParam(), covered);
     EXPECT_GT(covered, 0.93);

@@ -1,12 +1,13 @@
 #include "cnp/record_file.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -73,7 +74,7 @@ TEST(RecordId, HostileModelNames) {
   EXPECT_EQ(middle("<script>'; --\n"), "script");
   EXPECT_EQ(middle("\u202e\u05d0"), "model");
   EXPECT_EQ(middle(""), "model");
-  EXPECT_LE(middle(std::string(10'000'000, 'x')).size(), 60U);
+  EXPECT_LE(middle(std::string(1'000'000, 'x')).size(), 60U);
 }
 
 TEST_F(RecordFile, WritesAndReads) {
@@ -120,6 +121,7 @@ TEST_F(RecordFile, ThreadsAndProcessesAtOnce) {
     children.push_back(child);
   }
   std::vector<std::thread> threads;
+  threads.reserve(kWriters);
   for (int i = 0; i < kWriters; ++i) {
     threads.emplace_back([this] {
       for (int k = 0; k < kEach; ++k) write_record(folder_ / "all", named());
@@ -169,20 +171,17 @@ TEST_F(RecordFile, KilledWriterLeavesNoHalfFile) {
 class RecordsFolder : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : kNames) {
-      const char* value = std::getenv(name);
-      saved_.emplace_back(value == nullptr ? "" : value);
+    for (const char* name : {"LJTRAIN_RECORDS", "XDG_DATA_HOME", "HOME"}) {
+      if (const char* value = std::getenv(name); value != nullptr) saved_[name] = value;
       unsetenv(name);
     }
   }
   void TearDown() override {
-    for (std::size_t i = 0; i < saved_.size(); ++i) {
-      saved_[i].empty() ? unsetenv(kNames[i]) : setenv(kNames[i], saved_[i].c_str(), 1);
-    }
+    for (const char* name : {"LJTRAIN_RECORDS", "XDG_DATA_HOME", "HOME"}) unsetenv(name);
+    for (const auto& [name, value] : saved_) setenv(name.c_str(), value.c_str(), 1);
   }
 
-  static constexpr const char* kNames[] = {"LJTRAIN_RECORDS", "XDG_DATA_HOME", "HOME"};
-  std::vector<std::string> saved_;
+  std::map<std::string, std::string> saved_;
 };
 
 TEST_F(RecordsFolder, Precedence) {

@@ -110,13 +110,14 @@ TEST(Record, NotFiniteKeepsTheFailureThatIsThere) {
 TEST(Record, HostileTextPrintsAndReturns) {
   Record record = full_record();
   record.status = Status::kFailed;
-  record.failure = Failure{
-      .sentence = "<script>'; --\n\u202e", .rank = 0, .last_lines = {"bad \xff\xc3( bytes", "\0x"}};
+  record.failure = Failure{.sentence = "<script>'; --\n\u202e",
+                           .rank = 0,
+                           .last_lines = {"bad \xff\xc3( bytes", std::string(1, '\0')}};
   record.configuration.environment["K\xff"] = "v\xfe";
   OrderedJson json = to_json(record);
-  std::string text = json.dump(2);
   EXPECT_EQ(reread(json).failure->sentence, record.failure->sentence);
   EXPECT_EQ(reread(json).failure->last_lines[0], "bad \ufffd\ufffd( bytes");
+  EXPECT_EQ(reread(json).failure->last_lines[1], std::string(1, '\0'));
   EXPECT_EQ(reread(json).configuration.environment.at("K\ufffd"), "v\ufffd");
 }
 

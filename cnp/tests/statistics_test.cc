@@ -197,6 +197,7 @@ TEST(Blocks, CutWhereTheSwitchChanges) {
 
 TEST(Blocks, DriftIsNotTakenForTheSwitch) {
   std::vector<Block> blocks;
+  blocks.reserve(8);
   for (int i = 0; i < 8; ++i) {
     blocks.push_back({0, i % 2 == 0, std::exp(0.1 * i + (i % 2 == 0 ? 0.01 : 0))});
   }
