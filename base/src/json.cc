@@ -159,6 +159,8 @@ JsonDocument JsonDocument::parse(std::string text, std::string name) {
     return JsonDocument(std::move(root), std::move(text), std::move(name));
   } catch (const Json::parse_error& error) {
     throw UserError(describe(name, error));
+  } catch (const Json::exception& error) {  // a number beyond double's range
+    throw user_error("{}: not usable JSON: {}", name, error.what());
   }
 }
 

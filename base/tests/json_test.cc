@@ -39,6 +39,12 @@ TEST(JsonDocument, DeepNestingIsRefusedNotCrashed) {
             std::string::npos);
 }
 
+TEST(JsonDocument, NumbersBeyondRangeAreAUserError) {
+  for (const char* text : {"1e999", "{\"a\": -1e999}", "[1e400]"}) {
+    EXPECT_NE(error_of(text).find("config.json: not usable JSON"), std::string::npos) << text;
+  }
+}
+
 TEST(WriteFileAtomically, LeavesNothingBehindWhenItFails) {
   std::filesystem::path folder = std::filesystem::temp_directory_path() / "ljtrain_json_test";
   std::filesystem::remove_all(folder);
