@@ -9,6 +9,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -256,3 +257,53 @@ def test_running_out_of_memory_is_said_in_one_sentence(
     assert result.returncode == 1, result.stderr
     assert "memory" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def memory_cgroup():
+    """A cgroup of 6 GiB, version 1 or 2: the file that takes a process in."""
+    name = f"ljtrain-test-{os.getpid()}"
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    folder = (v1 if v1.is_dir() else v2) / name
+    try:
+        folder.mkdir()
+        limit = folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")
+        limit.write_text(str(6 << 30))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield folder / "cgroup.procs"
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_a_rank_that_the_kernel_kills_for_memory_is_told_from_another_kill(
+    ljperf: Ljperf, tiny_config: Path, memory_cgroup: Path
+) -> None:
+    """A neighbour in the cgroup eats the memory; the kernel is told to take rank 1 for it."""
+
+    def inside(command: str) -> list[str]:
+        return ["bash", "-c", f"echo $$ > {memory_cgroup}; exec {command}"]
+
+    process = subprocess.Popen(
+        inside(f"{ljperf.program} benchmark --config {tiny_config} --seq 64 --steps 100000 --warmup 0"),
+        env=ljperf.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for_step(process, ljperf.folder)
+    Path(f"/proc/{rank_pids(process)[1]}/oom_score_adj").write_text("1000")
+    eater = subprocess.Popen(
+        inside(f"{sys.executable} -c 'import time; held = bytearray(6 << 30); time.sleep(60)'"),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        eater.kill()
+        eater.wait()
+    assert process.returncode == 1
+    assert "rank 1 was killed by the kernel for lack of memory" in errors
