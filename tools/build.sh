@@ -17,8 +17,9 @@ fi
 echo "build: compiling (details in .make/build.log)" >&2
 started=$(mktemp)
 trap 'rm -f "$started"' EXIT
+settings=(build-dir=build/release cmake.build-type=Release cmake.define.LJTRAIN_TESTS=ON cmake.define.LJTRAIN_PYTHON=ON)
 if ! "$venv/bin/python" -m pip install --no-build-isolation --no-deps --no-index . \
-  -Cbuild-dir=build/release -Ccmake.build-type=Release -Ccmake.define.LJTRAIN_TESTS=ON -Ccmake.define.LJTRAIN_PYTHON=ON >"$log" 2>&1; then
+  "${settings[@]/#/--config-settings=}" >"$log" 2>&1; then
   echo "build: failed; the last lines of $log:" >&2
   grep -nE 'error|Error|FAILED|fatal' "$log" | tail -n 20 >&2 || true
   tail -n 15 "$log" >&2
