@@ -35,5 +35,6 @@ class Integration:
 
 INTEGRATIONS = (
     Integration("accl", "LJTRAIN_ACCL", after=("torch.distributed",)),
+    Integration("compile", "LJTRAIN_COMPILE", after=("transformers.trainer",)),
     Integration("recompute", "CHECKPOINT_OPTIMIZATION", after=("transformers.trainer",)),
 )

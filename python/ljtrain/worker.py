@@ -43,7 +43,9 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
 
     rank = int(os.environ["RANK"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    device_name = torch.cuda.get_device_name() if device == "cuda" else None
+    device_name = (
+        torch.cuda.get_device_name(int(os.environ["LOCAL_RANK"])) if device == "cuda" else None
+    )
     events.emit(
         "start",
         pid=os.getpid(),

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 from pathlib import Path
 
 EXTENSIONS_VARIABLE = "TORCH_EXTENSIONS_DIR"
@@ -21,11 +22,16 @@ LOCK_NAME = "lock"  # torch.utils.cpp_extension's
 
 
 def _folder() -> Path:
-    """A folder per PyTorch version, as an operator built for one does not load under another."""
+    """One for each PyTorch and Python, as an operator built for one does not load in another."""
     import torch
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "ljtrain" / "torch_extensions" / torch.__version__
+    return (
+        cache
+        / "ljtrain"
+        / "torch_extensions"
+        / f"{torch.__version__}-{sys.implementation.cache_tag}"
+    )
 
 
 def build_shared_memory_operator() -> None:
@@ -59,8 +65,6 @@ def _put_ninja_on_path() -> None:
     """The PyPI package `ninja` keeps its program beside the interpreter, where PATH need not
     point.
     """
-    import sys
-
     beside = Path(sys.executable).parent
     if (beside / "ninja").exists():
         os.environ["PATH"] = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"

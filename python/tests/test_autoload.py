@@ -191,7 +191,7 @@ def test_status_as_a_command_and_as_a_function() -> None:
     )
     report = json.loads(done.stdout)
     assert report["schema_version"] == 1
-    assert set(report["parts"]) == {"accl", "recompute"}
+    assert set(report["parts"]) == {"accl", "compile", "recompute"}
     assert set(report["versions"]) == {"torch", "transformers", "deepspeed", "accelerate"}
     # The module may be imported by its name first: calling it still works.
     done = run(

@@ -146,3 +146,41 @@ def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path) -> None:
     assert "the loss of step" in error["message"]
     assert run.of(0, "step")[-1]["loss"] is None
     assert run.of(0, "done") == []
+
+
+def test_a_dead_build_lock_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PyTorch would wait for ever for a lock file that a killed process left behind."""
+    from deepspeed import accelerator, ops
+    from ljtrain import worker_extensions
+
+    seen = []
+
+    class Builder:
+        NAME = "deepspeed_shm_comm"
+
+        def load(self, verbose: bool) -> None:
+            folder = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+            assert folder.is_relative_to(tmp_path)
+            seen.append((folder / self.NAME / "lock").exists())
+
+    class Accelerator:
+        def create_op_builder(self, name: str) -> Builder:
+            return Builder()
+
+    monkeypatch.setattr(accelerator, "get_accelerator", Accelerator)
+    monkeypatch.setitem(vars(ops), "__compatible_ops__", {Builder.NAME: True})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    folder = worker_extensions._folder() / Builder.NAME
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    worker_extensions.build_shared_memory_operator()
+    assert seen == [False]
+    # In a folder of the user's own another program may be building: its lock stays.
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "own"))
+    (tmp_path / "own" / Builder.NAME).mkdir(parents=True)
+    (tmp_path / "own" / Builder.NAME / "lock").touch()
+    worker_extensions.build_shared_memory_operator()
+    assert seen == [False, True]
