@@ -64,6 +64,15 @@ std::optional<std::int64_t> ConfigReader::integer(std::string_view key, std::int
   return value->get<std::int64_t>();
 }
 
+std::int64_t ConfigReader::required(std::string_view key, std::int64_t least,
+                                    std::int64_t most) const {
+  if (std::optional<std::int64_t> value = integer(key, least, most)) {
+    return *value;
+  }
+  throw base::user_error("{} is absent; write a whole number from {} to {}", where(key), least,
+                         most);
+}
+
 std::int64_t ConfigReader::integer_or(std::string_view key, std::int64_t least, std::int64_t most,
                                       std::int64_t otherwise) const {
   return integer(key, least, most).value_or(otherwise);

@@ -17,10 +17,10 @@ namespace ljtrain::ljperf {
 // Largest values accepted: above anything published, and small enough that products of a few of
 // them stay exact in a double.
 struct Limit {
-  static constexpr std::int64_t kSize = std::int64_t{1}
-                                        << 28;  // hidden, ffn, vocabulary, positions
-  static constexpr std::int64_t kHeads = std::int64_t{1} << 16;
-  static constexpr std::int64_t kExperts = std::int64_t{1} << 16;
+  // Hidden size, ffn size, vocabulary, positions.
+  static constexpr std::int64_t kSize = 268'435'456;
+  static constexpr std::int64_t kHeads = 65'536;
+  static constexpr std::int64_t kExperts = 65'536;
   static constexpr std::int64_t kLayers = 10'000;
 };
 
@@ -36,6 +36,8 @@ class ConfigReader {
   // An integer between `least` and `most`. Absent or null: nullopt.
   std::optional<std::int64_t> integer(std::string_view key, std::int64_t least,
                                       std::int64_t most) const;
+  // Absent or null is a UserError.
+  std::int64_t required(std::string_view key, std::int64_t least, std::int64_t most) const;
   // Absent (or null): `otherwise`.
   std::int64_t integer_or(std::string_view key, std::int64_t least, std::int64_t most,
                           std::int64_t otherwise) const;

@@ -84,7 +84,7 @@ std::vector<std::string_view> nearest_names(std::string_view name,
       found.emplace_back(!contains, distance, known);
     }
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   std::vector<std::string_view> nearest;
   for (const auto& [apart, distance, known] : found) {
     if (nearest.size() < most) {
@@ -127,7 +127,7 @@ ModelReference find_model(std::string_view reference) {
     throw base::user_error("no model `{}`: {} (ljperf models lists all; --config FILE takes any)",
                            id, suggestion(id, names));
   }
-  return {std::string(engine), model};
+  return {.engine = std::string(engine), .model = model};
 }
 
 }  // namespace ljtrain::ljperf

@@ -63,7 +63,7 @@ StateBytes state_bytes(Sharding sharding) {
 double gathered_bytes(const ParameterCounts& counts, const TrainingShape& shape) {
   auto total = static_cast<double>(counts.total);
   auto beside = static_cast<double>(counts.embedding + counts.head);
-  auto layer = static_cast<double>(*std::max_element(counts.layers.begin(), counts.layers.end()));
+  auto layer = static_cast<double>(std::ranges::max(counts.layers));
   double largest = std::max(layer, beside);
   switch (shape.sharding) {
     case Sharding::kDdp:
@@ -163,8 +163,8 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const TrainingShape& s
 
 std::string describe_shortfall(const MemoryEstimate& estimate, double limit_bytes) {
   auto components = estimate.components();
-  auto largest = std::max_element(components.begin(), components.end(),
-                                  [](const auto& a, const auto& b) { return a.second < b.second; });
+  auto largest = std::ranges::max_element(components, {},
+                                          [](const auto& component) { return component.second; });
   return fmt::format(
       "about {} a rank is needed (an upper estimate), {} more than the {} there is; the largest "
       "part is {} with {}",

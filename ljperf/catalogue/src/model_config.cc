@@ -33,11 +33,11 @@ struct Keys {
 };
 
 Keys keys_of(const ConfigReader& reader, const Family& family) {
-  return {key_of(reader, family, "hidden_size", "n_embd"),
-          key_of(reader, family, "num_hidden_layers", "n_layer"),
-          key_of(reader, family, "num_attention_heads", "n_head"),
-          key_of(reader, family, "intermediate_size", "n_inner"),
-          key_of(reader, family, "max_position_embeddings", "n_positions")};
+  return {.hidden = key_of(reader, family, "hidden_size", "n_embd"),
+          .layers = key_of(reader, family, "num_hidden_layers", "n_layer"),
+          .heads = key_of(reader, family, "num_attention_heads", "n_head"),
+          .ffn = key_of(reader, family, "intermediate_size", "n_inner"),
+          .positions = key_of(reader, family, "max_position_embeddings", "n_positions")};
 }
 
 // What no reader of one decoder or encoder can make sense of.
@@ -115,7 +115,7 @@ bool has_bias(const ConfigReader& reader, Bias bias, std::string_view key) {
 
 void read_heads(const ConfigReader& reader, const Family& family, const Keys& keys,
                 ModelConfig* config) {
-  config->heads = *reader.integer(keys.heads, 1, Limit::kHeads);
+  config->heads = reader.required(keys.heads, 1, Limit::kHeads);
   // An absent key means the family's default, null means as many as heads.
   bool absent = reader.present({"num_key_value_heads"}).empty();
   std::int64_t otherwise =
@@ -344,9 +344,9 @@ const Family& choose_family(const ConfigReader& reader, ModelConfig* config) {
 
 void read_shape(const ConfigReader& reader, const Family& family, const Keys& keys,
                 ModelConfig* config) {
-  config->hidden_size = *reader.integer(keys.hidden, 1, Limit::kSize);
-  config->layers.resize(*reader.integer(keys.layers, 1, Limit::kLayers));
-  config->vocab_size = *reader.integer("vocab_size", 1, Limit::kSize);
+  config->hidden_size = reader.required(keys.hidden, 1, Limit::kSize);
+  config->layers.resize(reader.required(keys.layers, 1, Limit::kLayers));
+  config->vocab_size = reader.required("vocab_size", 1, Limit::kSize);
   config->ffn_size = reader.integer_or(keys.ffn, 1, Limit::kSize, 4 * config->hidden_size);
   bool gpt2 = family.model_type == "gpt2";
   config->max_positions = reader.integer_or(keys.positions, 1, Limit::kSize,

@@ -160,7 +160,7 @@ Proxy make_proxy(const ModelConfig& config, std::string_view name, const Scale& 
   } else {
     std::vector<std::int64_t> divisors = legal_divisors(config);
     std::int64_t divisor = scale.kind == Scale::Kind::kFull ? 1 : scale.divisor;
-    if (std::find(divisors.begin(), divisors.end(), divisor) == divisors.end()) {
+    if (std::ranges::find(divisors, divisor) == divisors.end()) {
       throw base::user_error(
           "scale 1/{}: {} has {} heads, {} KV heads, hidden size {} and MLP size {}, and not all "
           "of "
@@ -170,7 +170,7 @@ Proxy make_proxy(const ModelConfig& config, std::string_view name, const Scale& 
     }
     proxy = proxy_of(config, name, divisor, depth_at(config, divisor), budget.shape);
   }
-  if (!fits_memory(proxy, budget)) {
+  if (budget.memory_limit_bytes && !fits_memory(proxy, budget)) {
     throw base::user_error(
         "{} does not fit: {}; use more ranks, a shorter sequence, a higher ZeRO stage or a smaller "
         "--scale ({})",

@@ -56,7 +56,8 @@ void drop_absent_tokens(std::int64_t vocab_size, Json* json) {
       continue;
     }
     if (value.is_array()) {
-      value.erase(std::remove_if(value.begin(), value.end(), absent), value.end());
+      auto& ids = value.get_ref<Json::array_t&>();
+      std::erase_if(ids, absent);
     }
     if (absent(value) || (value.is_array() && value.empty())) {
       value = nullptr;

@@ -110,7 +110,7 @@ TEST(Flops, RecomputedLayersCostOneMoreForward) {
 
 TEST(Flops, StepIsTokensTimesToken) {
   ModelConfig llama = catalogue_config("llama3-8b");
-  EXPECT_DOUBLE_EQ(model_flops_per_step(llama, 512, 2 * 512, FlopsConvention::kPalm),
+  EXPECT_DOUBLE_EQ(model_flops_per_step(llama, 512, 1024, FlopsConvention::kPalm),
                    1024 * model_flops_per_token(llama, 512, FlopsConvention::kPalm));
 }
 

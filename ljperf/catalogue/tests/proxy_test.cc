@@ -14,7 +14,7 @@ using base::Json;
 ProxyBudget host_budget(std::int64_t seq = 512) {
   ProxyBudget budget;
   budget.shape = {.seq = seq, .micro_batch = 1, .ranks = 2, .sharding = Sharding::kZero3};
-  budget.memory_limit_bytes = 11.0 * (1 << 30);
+  budget.memory_limit_bytes = 11.0 * 1024 * 1024 * 1024;
   budget.step_budget = kHostStepBudget;
   return budget;
 }
