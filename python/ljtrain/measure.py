@@ -242,7 +242,24 @@ class Meter(TrainerCallback):
             "collectives": self._extension.communication_statistics()
             if self._extension is not None
             else {},
+            "compile": compile_counters() if self._config.stock_compile != "none" else None,
         }
+
+
+def compile_counters() -> dict[str, Any]:
+    """What torch.compile did in this process: graphs, breaks, compilations of code that had been
+    compiled before, and the seconds all of it took.
+    """
+    from torch._dynamo.utils import counters, get_compilation_metrics
+
+    metrics = get_compilation_metrics()
+    repeated = [metric for metric in metrics if not str(metric.compile_id).endswith("/0")]
+    return {
+        "graphs": int(counters["stats"]["unique_graphs"]),
+        "graph_breaks": sum(counters["graph_break"].values()),
+        "recompilations": len(repeated),
+        "seconds": sum(metric.duration_us or 0 for metric in metrics) / 1e6,
+    }
 
 
 def resident_peak_bytes() -> int | None:

@@ -123,8 +123,7 @@ std::string breakdown_rows(const cnp::Record& record) {
     rows += fmt::format("    {:<13} {:>9} {:>6.1f} %{}{}\n", name, format_seconds(seconds),
                         100 * share, bar > 0 ? "  " : "", std::string(bar, '#'));
   }
-  return rows +
-         "    (communication: launching and waiting for collectives, slower peers included)\n";
+  return rows + fmt::format("    ({})\n", record.breakdown_note);
 }
 
 std::string overhead_row(const cnp::Record& record) {

@@ -116,9 +116,6 @@ std::optional<cnp::Step> RunCollector::add_step(std::size_t rank, const Json& ev
   mine.instrumented = event.value("instrumented", false);
   mine.breakdown = breakdown_of(event);
   mine.peak_bytes = bytes_of(event, "peak_bytes");
-  if (breakdown_note_.empty()) {
-    breakdown_note_ = text_or(event, "breakdown_note", "");
-  }
   if (step == 0) {
     ranks_[rank].first_digest = text_or(event, "data_digest", "");
   }

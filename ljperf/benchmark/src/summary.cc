@@ -268,9 +268,6 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
 
 void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector& run) {
   add_rank_summaries(record, run);
-  if (record.breakdown_note.empty()) {
-    record.breakdown_note = run.breakdown_note();
-  }
   cnp::Run entry;
   entry.steps = run.steps();
   std::vector<double> seconds;
@@ -326,6 +323,14 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
   record.resident_peak_bytes.max = largest(record.resident_peak_bytes.per_rank);
   record.recompute.measured_peak_bytes = record.peak_memory_bytes.max;
   record.breakdown_s = breakdown_of_median_step(steps);
+  if (record.breakdown_s.has_value()) {
+    record.breakdown_note =
+        "mean over ranks; communication is launching and waiting, for slower peers too";
+  } else if (plan.on_gpus) {
+    record.breakdown_note = "a host's clock cannot tell where the time of a GPU goes";
+  } else if (!steps.empty()) {
+    record.breakdown_note = "the measuring extension did not load; see the ranks' logs";
+  }
   if (plan.options.measure_overhead) {
     compute_overhead(record);
   }
@@ -334,22 +339,20 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
 
 std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& all) {
   std::vector<const cnp::Step*> steps;
-  std::vector<double> seconds;
   for (const cnp::Step* step : all) {
     if (!step->breakdown_s_per_rank.empty()) {
       steps.push_back(step);
-      seconds.push_back(step->seconds);
     }
   }
   if (steps.empty()) {
     return std::nullopt;
   }
-  double median = cnp::median(seconds);
-  std::sort(steps.begin(), steps.end(), [median](const cnp::Step* a, const cnp::Step* b) {
-    return std::abs(a->seconds - median) < std::abs(b->seconds - median);
-  });
-  std::size_t kept = std::max<std::size_t>(1, steps.size() / 4);
-  steps.erase(steps.begin() + static_cast<std::ptrdiff_t>(kept), steps.end());
+  std::sort(steps.begin(), steps.end(),
+            [](const cnp::Step* a, const cnp::Step* b) { return a->seconds < b->seconds; });
+  // As many on either side of the median: the two middle ones of an even number, or a quarter.
+  std::size_t outer = (steps.size() - std::max<std::size_t>(1, steps.size() / 4)) / 2;
+  steps = std::vector<const cnp::Step*>(steps.begin() + static_cast<std::ptrdiff_t>(outer),
+                                        steps.end() - static_cast<std::ptrdiff_t>(outer));
   cnp::Breakdown mean;
   for (const cnp::Step* step : steps) {
     double weight = 1.0 / static_cast<double>(steps.size() * step->breakdown_s_per_rank.size());

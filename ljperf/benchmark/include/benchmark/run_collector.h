@@ -44,8 +44,6 @@ class RunCollector {
   const std::vector<RankSummary>& ranks() const { return ranks_; }
   // Tokens of one step, all ranks together; 0 before the first.
   std::int64_t tokens_per_step() const { return tokens_per_step_; }
-  // Why the breakdown is missing, when a rank said so.
-  const std::string& breakdown_note() const { return breakdown_note_; }
 
  private:
   struct RankStep {
@@ -65,7 +63,6 @@ class RunCollector {
   std::map<int, std::map<std::size_t, RankStep>> open_;  // steps that some ranks have not made yet
   std::vector<cnp::Step> steps_;
   std::int64_t tokens_per_step_ = 0;
-  std::string breakdown_note_;
 };
 
 }  // namespace ljtrain::ljperf

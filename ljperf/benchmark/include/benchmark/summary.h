@@ -17,8 +17,9 @@ void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector&
 // record a failed one.
 void finish_record(cnp::Record& record, const BenchmarkPlan& plan);
 
-// The parts of the median step: the mean over the quarter of the steps (at least one) whose time is
-// nearest to the median, so that the parts add up to it. nullopt when no step has a breakdown.
+// The parts of the median step: the mean over the middle quarter of the steps (at least the middle
+// one or two) ordered by their time, so that the parts add up to the median. nullopt when no step has
+// a breakdown.
 std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& steps);
 
 }  // namespace ljtrain::ljperf
