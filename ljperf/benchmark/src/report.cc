@@ -162,11 +162,16 @@ std::string configuration_line(const cnp::Record& record) {
   std::string sharding = record.zero_stage.has_value()
                              ? fmt::format("ZeRO-{}", *record.zero_stage)
                              : (record.engine == "fsdp" ? "FSDP2" : "DDP");
-  return fmt::format(
-      "{}, {}, {} ranks x {} {}, sequence {}, micro-batch {}{}", sharding, record.precision,
-      record.ranks, record.threads_per_rank, record.device == "cpu" ? "threads" : "GPU",
-      record.sequence_length, record.micro_batch,
-      record.gradient_accumulation > 1 ? fmt::format(" x {}", record.gradient_accumulation) : "");
+  std::string each = record.device != "cpu" ? "1 GPU"
+                     : record.threads_per_rank == 1
+                         ? "1 thread"
+                         : fmt::format("{} threads", record.threads_per_rank);
+  std::string batch = record.gradient_accumulation > 1
+                          ? fmt::format("{} x {}", record.micro_batch, record.gradient_accumulation)
+                          : std::to_string(record.micro_batch);
+  return fmt::format("{}, {}, {} rank{} x {}, sequence {}, micro-batch {}", sharding,
+                     record.precision, record.ranks, record.ranks == 1 ? "" : "s", each,
+                     record.sequence_length, batch);
 }
 
 std::string result_table(const cnp::Record& record) {
