@@ -123,5 +123,3 @@ def descendants_of(pid: int) -> set[int]:
         grown = not more <= found
         found |= more
     return found
-
-

@@ -28,7 +28,7 @@ DESIGN_KEYS = {
 
 
 def leftovers() -> set[str]:
-    """Files in /dev/shm that no living process maps: those of a training beside this test are not ours."""
+    """Files in /dev/shm that no living process maps (a training beside this test has its own)."""
     mapped = ""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -229,7 +229,9 @@ def test_ranks_die_with_a_killed_ljperf(ljperf: Ljperf, tiny_config: Path) -> No
     while any(_alive(pid) for pid in pids.values()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    for name in leftovers():  # SIGKILL leaves no chance to tidy up: DeepSpeed's files are ours to remove here
+    for name in (
+        leftovers()
+    ):  # SIGKILL leaves no chance to tidy up: DeepSpeed's files are ours to remove here
         if name.startswith("deepspeed_allreduce_buffer"):
             Path("/dev/shm", name).unlink()
 
@@ -245,7 +247,7 @@ def _alive(pid: int) -> bool:
 def test_running_out_of_memory_is_said_in_one_sentence(
     ljperf: Ljperf, write_config: Callable[..., Path]
 ) -> None:
-    """The address space of the workers is limited, so an allocation fails as it does on a full host."""
+    """The workers' address space is limited, so an allocation fails as it does on a full host."""
     config = write_config(hidden_size=512, intermediate_size=2048)
     result = subprocess.run(
         ["bash", "-c", f'ulimit -v 6000000; exec "{ljperf.program}" benchmark --config "{config}" '
@@ -291,7 +293,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_told_from_another_kill(
         return ["bash", "-c", f"echo $$ > {memory_cgroup}; exec {command}"]
 
     process = subprocess.Popen(
-        inside(f"{ljperf.program} benchmark --config {tiny_config} --seq 64 --steps 100000 --warmup 0"),
+        inside(f"{ljperf.program} benchmark --config {tiny_config} --seq 64 --steps 100000"),
         env=ljperf.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     wait_for_step(process, ljperf.folder)

@@ -78,7 +78,10 @@ def test_version(ljperf: Ljperf) -> None:
         ((*MODEL, "--python", "/bin/true"), ["/bin/true", "broken"]),
         ((*MODEL, "--output", "/proc/nowhere"), ["/proc/nowhere"]),
         ((*MODEL, "--no-such-option"), ["--no-such-option"]),
-        (("benchmark", "--model", "fsdp/llama3-8b", "--zero", "2"), ["ZeRO", "deepspeed/llama3-8b"]),
+        (
+            ("benchmark", "--model", "fsdp/llama3-8b", "--zero", "2"),
+            ["ZeRO", "deepspeed/llama3-8b"],
+        ),
         (("benchmark", "--model", "ddp/bert-large", "--seq", "4096"), ["--seq 4096", "512"]),
         (("models", "--scale", "1/0"), ["1/0"]),
         (("completion", "tcsh"), ["tcsh", "bash"]),
@@ -153,7 +156,10 @@ def test_precedence_of_settings(ljperf: Ljperf, tmp_path: Path) -> None:
 
 def test_env_dump_redacts_secrets(ljperf: Ljperf) -> None:
     result = ljperf(
-        "benchmark", "--env-dump", HF_TOKEN="hf_verysecretverysecret", AWS_SECRET_ACCESS_KEY="s3cr3t"
+        "benchmark",
+        "--env-dump",
+        HF_TOKEN="hf_verysecretverysecret",
+        AWS_SECRET_ACCESS_KEY="s3cr3t",
     )
     document = json.loads(result.stdout)
     assert document["variables"]["HF_TOKEN"] == "<redacted>"

@@ -1,4 +1,4 @@
-"""What ljperf makes of GPUs, told by a stand-in for NVIDIA's library. Nothing here runs on a GPU."""
+"""What ljperf makes of GPUs, by a stand-in for NVIDIA's library. Nothing here runs on a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A against A: does the interval of a ratio hold 1 when both sides are the same?
 
-    .venv/bin/python benchmarks/ljperf/a_a.py [--pairs 20] [--repeat 5] [--output benchmarks/ljperf/results]
+    .venv/bin/python benchmarks/ljperf/a_a.py --pairs 20 --output benchmarks/ljperf/results
 
 Runs pairs of identical small benchmarks and compares each pair as any two records are compared
 (`cnp/statistics.h`, ratio_interval95: Welch's interval of the runs' medians on a log scale). Of 20
@@ -87,7 +87,11 @@ def run(pairs: int, repeat: int, steps: int, engine: str) -> dict[str, Any]:
     widths = sorted(row["half_width"] for row in rows)
     return {
         "date": datetime.date.today().isoformat(),
-        "machine": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "kernel": platform.release(),
+        },
         "engine": engine,
         "pairs": pairs,
         "repeat": repeat,
@@ -106,7 +110,9 @@ def cpu_model() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)

@@ -238,8 +238,6 @@ struct IgnoreField {
 };
 
 template <typename T>
-concept HasFields = requires(const T& value) {
-  fields(value, IgnoreField());
-};
+concept HasFields = requires(const T& value) { fields(value, IgnoreField()); };
 
 }  // namespace ljtrain::cnp

@@ -1,4 +1,5 @@
-// The DeepSpeed JSON of a run: the defaults of transformers' documentation, under the user's file, under --zero and --set.
+// The DeepSpeed JSON of a run: the defaults of transformers' documentation, under the user's file,
+// under --zero and --set.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +18,8 @@ struct DeepSpeedConfig {
   std::optional<int> gradient_accumulation;  // likewise
 };
 
-// `settings` are the TrainingArguments from --set: a key of the file that one of them also decides becomes "auto", so that
+// `settings` are the TrainingArguments from --set: a key of the file that one of them also decides
+// becomes "auto", so that
 // --set wins. Throws UserError naming file, line and key.
 DeepSpeedConfig make_deepspeed_config(const std::filesystem::path& file, std::optional<int> zero,
                                       std::optional<int> micro_batch,

@@ -18,8 +18,8 @@ void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector&
 void finish_record(cnp::Record& record, const BenchmarkPlan& plan);
 
 // The parts of the median step: the mean over the middle quarter of the steps (at least the middle
-// one or two) ordered by their time, so that the parts add up to the median. nullopt when no step has
-// a breakdown.
+// one or two) ordered by their time, so that the parts add up to the median. nullopt when no step
+// has a breakdown.
 std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& steps);
 
 }  // namespace ljtrain::ljperf
