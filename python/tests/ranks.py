@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ljtrain
+
 # The first run on a machine also compiles DeepSpeed's operator, which takes a minute or two.
 DEADLINE_S = 400
 TESTS = Path(__file__).parent
-PACKAGE_ROOT = TESTS.parent
+PACKAGE_ROOT = Path(ljtrain.__file__).parents[1]  # the one under test: installed, or PYTHONPATH's
 
 TINY_LLAMA = {
     "model_type": "llama",

@@ -9,9 +9,11 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "immortal.h"
 #include "phase_clock.h"
 
 namespace ljtrain {
@@ -19,6 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::string_view kNamespace = "c10d::";
 constexpr c10::DispatchKey kKey = c10::DispatchKey::BackendSelect;
 
 struct Counters {
@@ -161,11 +164,7 @@ struct State {
   std::vector<std::unique_ptr<torch::Library>> libraries;
 };
 
-State& state() {
-  static State* const state =
-      new State;  // never destroyed: kernels may be called until the process ends
-  return *state;
-}
+State& state() { return immortal<State>(); }
 
 // Operators that communicate: those that return a Work, and the one that blocks without.
 bool communicates(const c10::FunctionSchema& schema) {
@@ -196,12 +195,12 @@ void install_communication_timing() {
   torch::Library& c10d = new_library("c10d");
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("c10d::", 0) != 0) {
+    if (!name.name.starts_with(kNamespace)) {
       continue;
     }
     const auto op = dispatcher.findSchema(name);
     if (op && communicates(op->schema())) {
-      time_operator(c10d, name.name.substr(std::string("c10d::").size()));
+      time_operator(c10d, name.name.substr(kNamespace.size()));
     }
   }
   // DeepSpeed's all-reduce over shared memory goes past c10d. It may be defined later, when
@@ -219,8 +218,10 @@ std::vector<CollectiveStatistics> communication_statistics() {
   std::vector<CollectiveStatistics> used;
   for (const auto& counters : state().counters) {
     if (counters->calls.load() > 0) {
-      used.push_back({counters->name, counters->calls.load(), counters->bytes.load(),
-                      static_cast<double>(counters->nanoseconds.load()) * 1e-9});
+      used.push_back({.name = counters->name,
+                      .calls = counters->calls.load(),
+                      .bytes = counters->bytes.load(),
+                      .seconds = static_cast<double>(counters->nanoseconds.load()) * 1e-9});
     }
   }
   return used;

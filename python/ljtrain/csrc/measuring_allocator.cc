@@ -12,15 +12,18 @@
 #include <thread>
 #include <vector>
 
+#include "immortal.h"
+
 namespace ljtrain {
 namespace {
 
 // Above PyTorch's default (0) and below what a program that insists on its own would use.
 constexpr std::uint8_t kPriority = 1;
 constexpr std::size_t kShards = 64;
+constexpr unsigned kHashBits = 64;
 constexpr std::size_t kFirstCapacity = 256;
 // alloc_cpu aligns to 64 bytes, so the low six bits of a pointer say nothing.
-constexpr int kAlignmentBits = 6;
+constexpr unsigned kAlignmentBits = 6;
 
 // Held for a few instructions, so waiting in the kernel would cost more than it saves; yields all
 // the same, as ranks may have more threads than cores.
@@ -47,17 +50,17 @@ std::uint64_t hash(const void* pointer) {
 class SizeTable {
  public:
   void insert(void* pointer, std::size_t bytes) {
-    const std::lock_guard guard(lock_);
+    const std::scoped_lock guard(lock_);
     if ((count_ + 1) * 2 > entries_.size()) {
       grow();
     }
-    place({pointer, bytes});
+    place({.pointer = pointer, .bytes = bytes});
     ++count_;
   }
 
   // The size of `pointer`, which leaves the table; nothing for a pointer that is not in it.
   std::optional<std::size_t> remove(const void* pointer) {
-    const std::lock_guard guard(lock_);
+    const std::scoped_lock guard(lock_);
     if (count_ == 0) {
       return std::nullopt;
     }
@@ -84,7 +87,7 @@ class SizeTable {
 
   // Shards take the lowest bits of the hash's upper half; slots take the highest.
   std::size_t home(const void* pointer) const {
-    return static_cast<std::size_t>(hash(pointer) >> (64 - std::countr_zero(entries_.size())));
+    return static_cast<std::size_t>(hash(pointer) >> shift_);
   }
 
   void place(const Entry& entry) {
@@ -110,6 +113,7 @@ class SizeTable {
   void grow() {
     std::vector<Entry> old(entries_.empty() ? kFirstCapacity : entries_.size() * 2);
     old.swap(entries_);
+    shift_ = kHashBits - static_cast<unsigned>(std::countr_zero(entries_.size()));
     for (const Entry& entry : old) {
       if (entry.pointer != nullptr) {
         place(entry);
@@ -120,6 +124,7 @@ class SizeTable {
   SpinLock lock_;
   std::vector<Entry> entries_;
   std::size_t count_ = 0;
+  unsigned shift_ = kHashBits;  // leaves as many of the hash's bits as the table needs
 };
 
 struct alignas(64) Shard {
@@ -133,13 +138,12 @@ struct State {
   std::atomic<std::int64_t> allocations{0};
   std::atomic<bool> enabled{true};
 
-  SizeTable& table_of(const void* pointer) { return shards[(hash(pointer) >> 32) % kShards].table; }
+  SizeTable& table_of(const void* pointer) {
+    return shards[(hash(pointer) >> (kHashBits / 2)) % kShards].table;
+  }
 };
 
-State& state() {
-  static State* const state = new State;  // never destroyed, as the allocator
-  return *state;
-}
+State& state() { return immortal<State>(); }
 
 void count_new(void* pointer, std::size_t bytes) {
   State& s = state();
@@ -199,8 +203,9 @@ void MeasuringAllocator::copy_data(void* destination, const void* source, std::s
 
 AllocatorStatistics MeasuringAllocator::statistics() const {
   const State& s = state();
-  return {s.current.load(std::memory_order_relaxed), s.peak.load(std::memory_order_relaxed),
-          s.allocations.load(std::memory_order_relaxed)};
+  return {.current_bytes = s.current.load(std::memory_order_relaxed),
+          .peak_bytes = s.peak.load(std::memory_order_relaxed),
+          .allocations = s.allocations.load(std::memory_order_relaxed)};
 }
 
 void MeasuringAllocator::reset_peak() {
@@ -212,10 +217,7 @@ void MeasuringAllocator::set_enabled(bool enabled) {
   state().enabled.store(enabled, std::memory_order_relaxed);
 }
 
-MeasuringAllocator& MeasuringAllocator::instance() {
-  static MeasuringAllocator* const allocator = new MeasuringAllocator;
-  return *allocator;
-}
+MeasuringAllocator& MeasuringAllocator::instance() { return immortal<MeasuringAllocator>(); }
 
 void MeasuringAllocator::install() { c10::SetCPUAllocator(&instance(), kPriority); }
 

@@ -22,7 +22,7 @@ void check_torch_version() {
   const std::string built =
       std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
   const auto found = py::module_::import("torch").attr("__version__").cast<std::string>();
-  if (found.rfind(built, 0) != 0) {
+  if (!found.starts_with(built)) {
     throw py::import_error("ljtrain._C was built for PyTorch " TORCH_VERSION " and this is " +
                            found + ": build ljtrain again with this PyTorch installed");
   }
