@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def document_of(result: subprocess.CompletedProcess[str], code: int = 0) -> dict
 
 
 @pytest.fixture
-def nothing_left_behind():
+def nothing_left_behind() -> Iterator[None]:
     before = leftovers()
     yield
     assert leftovers() <= before
@@ -262,7 +262,7 @@ def test_running_out_of_memory_is_said_in_one_sentence(
 
 
 @pytest.fixture
-def memory_cgroup():
+def memory_cgroup() -> Iterator[Path]:
     """A cgroup of 6 GiB, version 1 or 2: the file that takes a process in."""
     name = f"ljtrain-test-{os.getpid()}"
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")

@@ -22,8 +22,13 @@ def nvml(tmp_path: Path) -> str:
 
 
 def hardware(ljperf: Ljperf, library: str, gpus: str, **environment: str) -> dict:
-    result = ljperf(
-        "benchmark", "--env-dump", LD_LIBRARY_PATH=library, FAKE_GPUS=gpus, **environment
+    variables = {"LD_LIBRARY_PATH": library, "FAKE_GPUS": gpus, **environment}
+    result = subprocess.run(
+        [ljperf.program, "benchmark", "--env-dump"],
+        env=ljperf.environment(**variables),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(result.stdout)["hardware"]
 

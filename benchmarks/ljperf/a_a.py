@@ -52,7 +52,7 @@ def benchmark(config: Path, records: Path, engine: str, repeat: int, steps: int)
     return records / f"{json.loads(result.stdout)['record_id']}.json"
 
 
-def ratio(first: Path, second: Path) -> dict[str, float]:
+def ratio(first: Path, second: Path) -> dict[str, Any]:
     """The ratio of two records and its interval, by the C++ estimator."""
     tool = ROOT / "build/release/cnp/cnp_record_tool"
     output = subprocess.run(
