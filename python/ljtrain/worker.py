@@ -60,6 +60,7 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
 
     meter = measure.Meter(config, events, device)
     if config.engine == "deepspeed":
+        events.phase("operator")
         worker_extensions.build_shared_memory_operator()
     if config.engine == "fsdp":
         patches.FSDP2_ON_HOSTS.apply()

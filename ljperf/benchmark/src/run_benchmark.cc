@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <system_error>
 
 #include "base/errors.h"
@@ -76,6 +77,19 @@ std::filesystem::path writable_records_folder() {
   return folder;
 }
 
+// What a worker does before its first step, for people.
+std::string phase_words(const std::string& phase) {
+  static const std::map<std::string, std::string> kWords{
+      {"import", "importing PyTorch, transformers and the engine"},
+      {"operator",
+       "loading DeepSpeed's shared-memory operator (compiled once a machine, a minute)"},
+      {"gemm_peak", "measuring the peak of matrix products"},
+      {"model", "building the model"},
+      {"train", "first step"}};
+  auto found = kWords.find(phase);
+  return found == kWords.end() ? "starting" : found->second;
+}
+
 // One run: launches the ranks, collects what they report.
 RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
                         RunCollector& collector, Progress& progress) {
@@ -97,7 +111,7 @@ RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& 
   RankGroupObserver observer;
   observer.on_event = [&](int rank, const base::Json& event) {
     if (rank == 0 && event["event"] == "phase") {
-      progress.phase(event.value("name", "starting"));
+      progress.phase(phase_words(event.value("name", "")));
     }
     std::optional<cnp::Step> step = collector.add(rank, event);
     if (step.has_value()) {
