@@ -25,7 +25,8 @@ TEST(Listing, HasTheKeysThatOthersRead) {
 }
 
 TEST(Listing, ScaleThatAModelDoesNotAllowBecomesTheNextOneItDoes) {
-  for (const base::OrderedJson& model : list_models(parse_scale("1/8"), 512)["models"]) {
+  base::OrderedJson listing = list_models(parse_scale("1/8"), 512);
+  for (const base::OrderedJson& model : listing["models"]) {
     EXPECT_EQ(model["proxy"]["scale"], model["id"] == "qwen3-30b-a3b" ? "1/4" : "1/8");
   }
   EXPECT_THROW(list_models(parse_scale("auto"), 512), base::UserError);

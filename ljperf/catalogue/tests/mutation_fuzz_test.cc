@@ -101,7 +101,7 @@ class Mutator {
     return json.dump();
   }
 
-  std::mt19937 random_{kSeed};
+  std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): the same on every run
 };
 
 // True when the text was accepted; anything but UserError escapes.

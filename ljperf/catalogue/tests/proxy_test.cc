@@ -11,10 +11,12 @@ namespace {
 
 using base::Json;
 
+constexpr double kHostMemory = 11.0 * 1024 * 1024 * 1024;  // of one rank
+
 ProxyBudget host_budget(std::int64_t seq = 512) {
   ProxyBudget budget;
   budget.shape = {.seq = seq, .micro_batch = 1, .ranks = 2, .sharding = Sharding::kZero3};
-  budget.memory_limit_bytes = 11.0 * 1024 * 1024 * 1024;
+  budget.memory_limit_bytes = kHostMemory;
   budget.step_budget = kHostStepBudget;
   return budget;
 }
@@ -75,7 +77,8 @@ TEST(Proxy, KeepsRatiosOfEveryModelAtEveryScale) {
   for (const CatalogueModel& model : catalogue_models()) {
     ModelConfig config = read_catalogue_model(model);
     for (std::int64_t divisor : legal_divisors(config)) {
-      Proxy proxy = make_proxy(config, model.id, {Scale::Kind::kFraction, divisor}, no_limits());
+      Proxy proxy = make_proxy(config, model.id,
+                               {.kind = Scale::Kind::kFraction, .divisor = divisor}, no_limits());
       const ModelConfig& small = proxy.config;
       EXPECT_EQ(small.hidden_size * divisor, config.hidden_size) << proxy.rule;
       EXPECT_EQ(small.ffn_size * divisor, config.ffn_size) << proxy.rule;
@@ -106,7 +109,7 @@ TEST(Proxy, AutoStaysWithinTheBudgetOrSaysSo) {
     Proxy proxy =
         make_proxy(read_catalogue_model(model), model.id, parse_scale("auto"), host_budget());
     EXPECT_TRUE(proxy.step_cost <= kHostStepBudget || !proxy.notes.empty()) << proxy.rule;
-    EXPECT_LE(proxy.memory.total(), *host_budget().memory_limit_bytes) << proxy.rule;
+    EXPECT_LE(proxy.memory.total(), kHostMemory) << proxy.rule;
   }
   Proxy largest = make_proxy(catalogue_config("llama3.1-405b"), "llama3.1-405b",
                              parse_scale("auto"), host_budget());
@@ -141,7 +144,8 @@ TEST(Proxy, AutoIsQuickForVeryDeepModels) {
   Proxy proxy = make_proxy(read_json(json), "deep", parse_scale("auto"), host_budget());
   EXPECT_LE(proxy.step_cost, kHostStepBudget);
   ProxyBudget one_more = host_budget();
-  one_more.step_budget = proxy.step_cost * (1.0 + 0.5 / proxy.config.layer_count());
+  one_more.step_budget =
+      proxy.step_cost * (1.0 + 0.5 / static_cast<double>(proxy.config.layer_count()));
   EXPECT_EQ(make_proxy(read_json(json), "deep", parse_scale("auto"), one_more).config.layer_count(),
             proxy.config.layer_count());
 }
