@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   ljperf models
   ljperf models --seq 8192 --json
+  ljperf models --config my-model/config.json
   ljperf benchmark --model deepspeed/qwen3-8b
 )";
 constexpr int kDefaultSequence = 8192;
@@ -24,6 +25,7 @@ struct ModelsOptions {
   bool json = false;
   int seq = kDefaultSequence;
   std::string scale = "full";
+  std::string config;
 };
 
 // FLOPs of a token in units of 10^9, four digits.
@@ -60,12 +62,17 @@ void add_models(CLI::App& app, CommandContext& context) {
       ->capture_default_str();
   command->add_option("--scale", options->scale, "full or 1/D: the proxies of that scale")
       ->capture_default_str();
+  command->add_option("--config", options->config, "List this Hugging Face config.json instead");
   command->footer(kExamples);
   command->callback([&context, options] {
     if (options->seq < 1) {
       throw base::user_error("--seq {}: must be at least 1", options->seq);
     }
-    base::OrderedJson listing = list_models(parse_scale(options->scale), options->seq);
+    Scale scale = parse_scale(options->scale);
+    base::OrderedJson listing =
+        options->config.empty()
+            ? list_models(scale, options->seq)
+            : list_config(base::JsonDocument::read(options->config), scale, options->seq);
     if (options->json) {
       fmt::print("{}\n", listing.dump(2));
     } else {

@@ -83,19 +83,16 @@ void place(BenchmarkPlan& plan) {
   plan.threads_per_rank = std::max(1, cores / plan.ranks);
 }
 
-void choose_sizes(BenchmarkPlan& plan, const ModelConfig& config) {
-  int longest = config.max_positions > 0
-                    ? static_cast<int>(std::min<std::int64_t>(config.max_positions, 1 << 24))
-                    : kGpuSequence;
-  int usual = plan.on_gpus ? kGpuSequence : kHostSequence;
-  plan.seq = plan.options.seq.value_or(std::min(usual, longest));
-  if (plan.seq > longest && config.max_positions > 0) {
-    if (config.learned_positions > 0) {
-      throw base::user_error("--seq {}: {} has learned positions for {} tokens; use at most {}",
-                             plan.seq, plan.model, longest, longest);
-    }
+void choose_sequence(BenchmarkPlan& plan, const ModelConfig& config) {
+  std::int64_t usual = plan.on_gpus ? kGpuSequence : kHostSequence;
+  if (config.max_positions > 0) {
+    usual = std::min(usual, config.max_positions);
+  }
+  plan.seq = plan.options.seq.value_or(static_cast<int>(usual));
+  require_sequence(config, plan.model, plan.seq);
+  if (config.max_positions > 0 && plan.seq > config.max_positions) {
     plan.notes.push_back(fmt::format("sequence {} is beyond the {} positions {} was made for",
-                                     plan.seq, longest, plan.model));
+                                     plan.seq, config.max_positions, plan.model));
   }
 }
 
@@ -271,7 +268,7 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   plan.precision = setting_is(settings, "fp16", false)  ? "fp16"
                    : setting_is(settings, "bf16", true) ? "bf16"
                                                         : "fp32";
-  choose_sizes(plan, choice.config);
+  choose_sequence(plan, choice.config);
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
