@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -267,7 +268,12 @@ void ChildProcess::signal_group(int number) const {
 
 Captured run_captured(SpawnOptions options, const std::string& input,
                       std::chrono::milliseconds timeout) {
-  Pipe in = make_pipe();
+  // A socket, so that a program that does not read its input gives an error here and no SIGPIPE.
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw run_error("cannot make a socket pair: {}", std::strerror(errno));
+  }
+  Pipe in{UniqueFd(ends[0]), UniqueFd(ends[1])};
   Pipe out = make_pipe();
   Pipe err = make_pipe();
   options.standard_input = in.read.get();
@@ -296,7 +302,8 @@ Captured run_captured(SpawnOptions options, const std::string& input,
         {{in.write.get(), POLLOUT, 0}, {out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}}};
     ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
     if (in.write && polled[0].revents != 0) {
-      ssize_t count = ::write(in.write.get(), input.data() + sent, input.size() - sent);
+      ssize_t count =
+          ::send(in.write.get(), input.data() + sent, input.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno != EAGAIN && errno != EINTR) {
         in.write.reset();  // it does not read its input
       }

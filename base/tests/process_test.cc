@@ -29,6 +29,13 @@ TEST(RunCaptured, KeepsOutputErrorsAndStatus) {
   EXPECT_FALSE(result.timed_out);
 }
 
+TEST(RunCaptured, AProgramThatDoesNotReadItsInputIsNoTrouble) {
+  for (int i = 0; i < 20; ++i) {
+    Captured result = run_captured(shell("exit 5"), std::string(1000000, 'x'), milliseconds(10000));
+    EXPECT_EQ(result.status.code, 5);
+  }
+}
+
 TEST(RunCaptured, EndsAtItsTimeoutWithTheWholeGroup) {
   auto start = std::chrono::steady_clock::now();
   Captured result = run_captured(shell("sleep 60 & sleep 60"), "", milliseconds(200));

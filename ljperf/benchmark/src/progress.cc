@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "base/units.h"
+#include "output.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -84,8 +85,7 @@ void Progress::tick() {
 
 void Progress::finish() {
   if (line_open_) {
-    fmt::print(stderr, "\r\033[K");
-    std::fflush(stderr);
+    say(stderr, "\r\033[K");
     line_open_ = false;
   }
 }
@@ -114,12 +114,11 @@ void Progress::show(const std::string& text) {
   }
   last_shown_ = Clock::now();
   if (terminal_) {
-    fmt::print(stderr, "\r{}\033[K", text.substr(0, width_ - 1));
+    say(stderr, "\r{}\033[K", text.substr(0, width_ - 1));
     line_open_ = true;
   } else {
-    fmt::print(stderr, "{}\n", text);
+    say(stderr, "{}\n", text);
   }
-  std::fflush(stderr);
 }
 
 }  // namespace ljtrain::ljperf

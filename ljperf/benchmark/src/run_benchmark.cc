@@ -18,7 +18,9 @@
 #include "benchmark/run_environment.h"
 #include "benchmark/summary.h"
 #include "cnp/record_file.h"
+#include "launcher/interrupts.h"
 #include "launcher/rank_group.h"
+#include "output.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -92,7 +94,7 @@ std::string phase_words(const std::string& phase) {
 
 // One run: launches the ranks, collects what they report.
 RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
-                        RunCollector& collector, Progress& progress) {
+                        RunCollector& collector, Progress& progress, const Interrupts& interrupts) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   base::OrderedJson worker = plan.worker;
@@ -121,7 +123,7 @@ RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& 
   };
   observer.on_tick = [&] { progress.tick(); };
   try {
-    return run_ranks(group, observer);
+    return run_ranks(group, observer, interrupts);
   } catch (const base::RunError& failure) {
     return {Outcome::kFailed, -1, failure.what(), "", {}};
   }
@@ -144,30 +146,29 @@ std::FILE* people(const BenchmarkOptions& options) { return options.json ? stder
 
 void explain_failure(const cnp::Record& record, const RankGroupResult& result,
                      const BenchmarkOptions& options, const std::filesystem::path& folder) {
-  fmt::print(stderr, "ljperf: {}\n", record.failure->sentence);
+  say(stderr, "ljperf: {}\n", record.failure->sentence);
   if (record.status == cnp::Status::kInterrupted) {
     return;
   }
   bool show_lines = options.verbose || result.traceback.empty();
   if (show_lines && !record.failure->last_lines.empty()) {
-    fmt::print(stderr, "the last lines of rank {}:\n", record.failure->rank.value_or(0));
+    say(stderr, "the last lines of rank {}:\n", record.failure->rank.value_or(0));
     for (const std::string& line : record.failure->last_lines) {
-      fmt::print(stderr, "  | {}\n", line);
+      say(stderr, "  | {}\n", line);
     }
   }
   if (options.verbose && !result.traceback.empty()) {
-    fmt::print(stderr, "{}\n", result.traceback);
+    say(stderr, "{}\n", result.traceback);
   }
-  fmt::print(stderr, "logs: {}\n", folder.string());
+  say(stderr, "logs: {}\n", folder.string());
 }
 
 void print_start(const BenchmarkPlan& plan, const cnp::Record& record) {
   std::FILE* out = people(plan.options);
-  fmt::print(out, "{}\n{}\n", first_line(record), configuration_line(record));
+  say(out, "{}\n{}\n", first_line(record), configuration_line(record));
   for (const std::string& note : plan.notes) {
-    fmt::print(out, "note: {}\n", note);
+    say(out, "note: {}\n", note);
   }
-  std::fflush(out);
 }
 
 int exit_code_of(cnp::Status status) {
@@ -180,6 +181,7 @@ int run_plan(const BenchmarkPlan& plan) {
   const BenchmarkOptions& options = plan.options;
   std::filesystem::path records = writable_records_folder();
   OutputFolder output(options.output);
+  Interrupts interrupts;
   cnp::Record record = start_record(plan);
   print_start(plan, record);
 
@@ -189,7 +191,8 @@ int run_plan(const BenchmarkPlan& plan) {
     for (int run = 0; run < options.repeat && result.outcome == Outcome::kCompleted; ++run) {
       progress.start_run(run);
       RunCollector collector(plan.ranks);
-      result = execute(plan, output.path() / fmt::format("run-{}", run + 1), collector, progress);
+      result = execute(plan, output.path() / fmt::format("run-{}", run + 1), collector, progress,
+                       interrupts);
       if (result.outcome == Outcome::kBadInput) {
         break;
       }
@@ -201,22 +204,23 @@ int run_plan(const BenchmarkPlan& plan) {
   }
   if (result.outcome == Outcome::kBadInput) {
     if (options.verbose && !result.traceback.empty()) {
-      fmt::print(stderr, "{}\n", result.traceback);
+      say(stderr, "{}\n", result.traceback);
     }
     throw base::UserError(result.sentence);
   }
   finish_record(record, plan);
   std::filesystem::path file = cnp::write_record(records, record);
   std::FILE* out = people(options);
-  fmt::print(out, "{}", result_table(record));
-  std::fflush(out);
+  say(out, "{}", result_table(record));
   if (record.failure.has_value()) {
     output.keep();
     explain_failure(record, result, options, output.path());
   }
-  fmt::print(out, "\nrecord: {}\n{}\n", file.string(), last_line(record));
-  if (options.json) {
-    fmt::print("{}\n", cnp::to_json(record).dump(2));
+  say(out, "\nrecord: {}\n{}\n", file.string(), last_line(record));
+  if (options.json && !say(stdout, "{}\n", cnp::to_json(record).dump(2))) {
+    say(stderr, "ljperf: standard output cannot be written; the document is in {}\n",
+        file.string());
+    return base::kFailed;
   }
   return exit_code_of(record.status);
 }

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -59,40 +58,19 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// Blocks SIGINT and SIGTERM and makes them readable while it lives.
-class Interrupts {
- public:
-  Interrupts() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
-    fd_.reset(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Interrupts() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
-
-  int fd() const { return fd_.get(); }
-  bool arrived() const {
-    signalfd_siginfo info{};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info;
-  }
-
- private:
-  sigset_t set_{};
-  sigset_t before_{};
-  base::UniqueFd fd_;
-};
-
 std::string join(const std::vector<int>& numbers) {
   return fmt::format("{}", fmt::join(numbers, ", "));
 }
 
 class RankGroup {
  public:
-  RankGroup(const RankGroupPlan& plan, const RankGroupObserver& observer)
-      : plan_(plan), observer_(observer), port_(free_port()), oom_kills_(cgroup_oom_kills()) {}
+  RankGroup(const RankGroupPlan& plan, const RankGroupObserver& observer,
+            const Interrupts& interrupts)
+      : plan_(plan),
+        observer_(observer),
+        interrupts_(interrupts),
+        port_(free_port()),
+        oom_kills_(cgroup_oom_kills()) {}
   ~RankGroup() {
     end_all();
     remove_deepspeed_shared_memory(kAddress, port_, world_size());
@@ -398,7 +376,7 @@ class RankGroup {
 
   const RankGroupPlan& plan_;
   const RankGroupObserver& observer_;
-  Interrupts interrupts_;
+  const Interrupts& interrupts_;
   int port_;
   std::optional<std::uint64_t> oom_kills_;
   std::vector<Rank> ranks_;
@@ -407,11 +385,12 @@ class RankGroup {
 
 }  // namespace
 
-RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer) {
+RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer,
+                          const Interrupts& interrupts) {
   base::become_subreaper();
   constexpr int kTries = 3;
   for (int attempt = 1;; ++attempt) {
-    RankGroupResult result = RankGroup(plan, observer).run();
+    RankGroupResult result = RankGroup(plan, observer, interrupts).run();
     bool port_taken = result.outcome == Outcome::kFailed &&
                       (result.sentence.find("EADDRINUSE") != std::string::npos ||
                        result.sentence.find("address already in use") != std::string::npos);

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/process.h"
+#include "launcher/interrupts.h"
 
 namespace ljtrain::ljperf {
 
@@ -43,7 +44,8 @@ struct RankGroupObserver {
 // Starts the ranks, passes on their events, and returns once all have ended. SIGINT and SIGTERM end
 // the run (kInterrupted). A rank that crashes, is killed, reports an error or makes no step in time
 // ends all others. Throws UserError or RunError only when nothing could be started.
-RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer);
+RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer,
+                          const Interrupts& interrupts);
 
 // The last lines of a log file that say something, at most `count`, each at most 200 characters.
 std::vector<std::string> last_lines_of(const std::filesystem::path& log, std::size_t count);
