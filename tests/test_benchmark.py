@@ -171,7 +171,7 @@ def test_a_non_finite_loss_fails_the_run(ljperf: Ljperf, tiny_config: Path) -> N
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (signal.SIGKILL, "rank 1 was killed by SIGKILL after step"),
+        (signal.SIGKILL, "rank 1 was killed by SIGKILL (not by the kernel's out-of-memory killer) after step"),
         (signal.SIGSEGV, "rank 1 crashed with Segmentation fault after step"),
         (signal.SIGSTOP, "rank 1 is stopped"),
     ],

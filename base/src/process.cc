@@ -141,43 +141,6 @@ ExitStatus decode(int status) {
   return result;
 }
 
-// Every process whose ancestors include this one, from /proc.
-std::set<pid_t> descendants() {
-  std::map<pid_t, pid_t> parent_of;
-  DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) {
-    return {};
-  }
-  while (dirent* entry = ::readdir(folder)) {
-    pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-    if (pid <= 0) {
-      continue;
-    }
-    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    std::getline(stat, line);
-    // "pid (name) state parent ...": the name may hold anything, its end is the last ')'.
-    std::size_t name_end = line.rfind(')');
-    if (name_end != std::string::npos && name_end + 4 < line.size()) {
-      parent_of[pid] = static_cast<pid_t>(std::strtol(line.c_str() + name_end + 4, nullptr, 10));
-    }
-  }
-  ::closedir(folder);
-  std::set<pid_t> found;
-  for (const auto& [pid, parent] : parent_of) {
-    pid_t ancestor = pid;
-    for (std::size_t hops = 0; hops < parent_of.size() && ancestor > 1; ++hops) {
-      auto next = parent_of.find(ancestor);
-      ancestor = next == parent_of.end() ? 0 : next->second;
-      if (ancestor == ::getpid()) {
-        found.insert(pid);
-        break;
-      }
-    }
-  }
-  return found;
-}
-
 }  // namespace
 
 Environment current_environment() {
@@ -337,13 +300,53 @@ Captured run_captured(SpawnOptions options, const std::string& input,
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-int end_descendants(std::chrono::milliseconds patience) {
+std::set<pid_t> descendants() {
+  std::map<pid_t, pid_t> parent_of;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) {
+    return {};
+  }
+  while (dirent* entry = ::readdir(folder)) {
+    pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+    if (pid <= 0) {
+      continue;
+    }
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    // "pid (name) state parent ...": the name may hold anything, its end is the last ')'.
+    std::size_t name_end = line.rfind(')');
+    if (name_end != std::string::npos && name_end + 4 < line.size()) {
+      parent_of[pid] = static_cast<pid_t>(std::strtol(line.c_str() + name_end + 4, nullptr, 10));
+    }
+  }
+  ::closedir(folder);
+  std::set<pid_t> found;
+  for (const auto& [pid, parent] : parent_of) {
+    pid_t ancestor = pid;
+    for (std::size_t hops = 0; hops < parent_of.size() && ancestor > 1; ++hops) {
+      auto next = parent_of.find(ancestor);
+      ancestor = next == parent_of.end() ? 0 : next->second;
+      if (ancestor == ::getpid()) {
+        found.insert(pid);
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+int end_descendants(std::chrono::milliseconds patience, const std::set<pid_t>& spared) {
   std::set<pid_t> seen;
   Clock::time_point deadline = Clock::now() + patience;
   do {
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    std::set<pid_t> alive;
+    for (pid_t pid : descendants()) {
+      // Reap what has ended already, ours alone: a spared child's status is not ours to take.
+      if (!spared.contains(pid) && ::waitpid(pid, nullptr, WNOHANG) != pid) {
+        alive.insert(pid);
+      }
     }
-    std::set<pid_t> alive = descendants();
     if (alive.empty()) {
       break;
     }

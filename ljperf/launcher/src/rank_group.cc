@@ -70,7 +70,8 @@ class RankGroup {
         observer_(observer),
         interrupts_(interrupts),
         port_(free_port()),
-        oom_kills_(cgroup_oom_kills()) {}
+        oom_kills_(cgroup_oom_kills()),
+        neighbours_(base::descendants()) {}
   ~RankGroup() {
     end_all();
     remove_deepspeed_shared_memory(kAddress, port_, world_size());
@@ -275,24 +276,25 @@ class RankGroup {
     std::string when = rank.steps > 0 ? fmt::format("after step {}", rank.steps)
                                       : std::string("before its first step");
     if (status.signal == SIGKILL) {
-      std::optional<std::uint64_t> kills = cgroup_oom_kills();
-      if (kills.has_value() && oom_kills_.has_value() && *kills > *oom_kills_) {
-        return fmt::format(
-            "rank {} was killed by the kernel for lack of memory (out-of-memory killer) {}; use a "
-            "smaller "
-            "--micro-batch, --seq or --scale, or fewer --ranks",
-            number, when);
-      }
-      return fmt::format(
-          "rank {} was killed by SIGKILL {} (not by the kernel's out-of-memory "
-          "killer, as far as it says)",
-          number, when);
+      return fmt::format("rank {} was killed {} {}", number, why_killed(), when);
     }
     if (status.signal != 0) {
       return fmt::format("rank {} crashed with {} {}", number, ::strsignal(status.signal), when);
     }
     return fmt::format("rank {} ended with exit code {} {} without saying why", number, status.code,
                        when);
+  }
+
+  // What is known about a SIGKILL that was not ours.
+  std::string why_killed() const {
+    std::optional<std::uint64_t> kills = cgroup_oom_kills();
+    if (!kills.has_value() || !oom_kills_.has_value()) {
+      return "by SIGKILL (perhaps for lack of memory: the kernel does not say here)";
+    }
+    return *kills > *oom_kills_ ? "by the kernel for lack of memory (use a smaller --micro-batch, "
+                                  "--seq or --scale, or "
+                                  "fewer --ranks)"
+                                : "by SIGKILL (not by the kernel's out-of-memory killer)";
   }
 
   // A rank that makes no progress in time is hung: ask all for their stacks, say who stands where.
@@ -371,7 +373,7 @@ class RankGroup {
       std::this_thread::sleep_for(milliseconds(10));
     }
     ranks_.clear();  // kills what is left of each group
-    base::end_descendants(milliseconds(2000));
+    base::end_descendants(milliseconds(2000), neighbours_);
   }
 
   const RankGroupPlan& plan_;
@@ -379,6 +381,7 @@ class RankGroup {
   const Interrupts& interrupts_;
   int port_;
   std::optional<std::uint64_t> oom_kills_;
+  std::set<pid_t> neighbours_;  // descendants that are not of this run
   std::vector<Rank> ranks_;
   std::optional<RankGroupResult> result_;
 };
