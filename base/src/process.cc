@@ -300,7 +300,7 @@ Captured run_captured(SpawnOptions options, const std::string& input,
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::set<pid_t> descendants() {
+std::set<pid_t> descendants(const std::set<pid_t>& spared) {
   std::map<pid_t, pid_t> parent_of;
   DIR* folder = ::opendir("/proc");
   if (folder == nullptr) {
@@ -324,7 +324,8 @@ std::set<pid_t> descendants() {
   std::set<pid_t> found;
   for (const auto& [pid, parent] : parent_of) {
     pid_t ancestor = pid;
-    for (std::size_t hops = 0; hops < parent_of.size() && ancestor > 1; ++hops) {
+    for (std::size_t hops = 0;
+         hops < parent_of.size() && ancestor > 1 && !spared.contains(ancestor); ++hops) {
       auto next = parent_of.find(ancestor);
       ancestor = next == parent_of.end() ? 0 : next->second;
       if (ancestor == ::getpid()) {
@@ -341,9 +342,8 @@ int end_descendants(std::chrono::milliseconds patience, const std::set<pid_t>& s
   Clock::time_point deadline = Clock::now() + patience;
   do {
     std::set<pid_t> alive;
-    for (pid_t pid : descendants()) {
-      // Reap what has ended already, ours alone: a spared child's status is not ours to take.
-      if (!spared.contains(pid) && ::waitpid(pid, nullptr, WNOHANG) != pid) {
+    for (pid_t pid : descendants(spared)) {
+      if (::waitpid(pid, nullptr, WNOHANG) != pid) {  // reaps what has ended already
         alive.insert(pid);
       }
     }

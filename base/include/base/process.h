@@ -81,11 +81,11 @@ Captured run_captured(SpawnOptions options, const std::string& input,
 
 // Makes orphans of our children ours, so that descendants() finds them.
 void become_subreaper();
-// Every process that descends from this one.
-std::set<pid_t> descendants();
-// Kills and reaps every descendant but those in `spared` (what was there before: a shell may have
-// started helpers and then become this program), until none is left or `patience` has passed.
-// Returns how many were found.
+// Every process that descends from this one, but those in `spared` and what descends from them.
+std::set<pid_t> descendants(const std::set<pid_t>& spared = {});
+// Kills and reaps descendants(spared) until none is left or `patience` has passed. Returns how many
+// were found. `spared` is what was there before: a shell may have started helpers and then become
+// this program.
 int end_descendants(std::chrono::milliseconds patience, const std::set<pid_t>& spared = {});
 
 }  // namespace ljtrain::base
