@@ -92,7 +92,7 @@ Prepared prepare(const SpawnOptions& options) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGCHLD}) {
+  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGQUIT, SIGCHLD}) {
     ::signal(number, SIG_DFL);
   }
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -268,7 +268,10 @@ class RankGroup {
     if (!status.has_value() || (status->ok() && rank.done)) {
       return 0;
     }
-    return status->signal == SIGABRT ? 3 : status->signal != 0 ? 5 : 1;
+    constexpr int kSignalCodes = 128;  // how programs that caught a signal end
+    return status->signal == SIGABRT                            ? 3
+           : status->signal != 0 || status->code > kSignalCodes ? 5
+                                                                : 1;
   }
 
   std::string describe_end(int number, Rank& rank) {
@@ -303,11 +306,11 @@ class RankGroup {
       return;
     }
     Clock::time_point now = Clock::now();
-    bool hung = std::any_of(ranks_.begin(), ranks_.end(), [&](Rank& rank) {
+    auto late = std::find_if(ranks_.begin(), ranks_.end(), [&](Rank& rank) {
       milliseconds limit = rank.steps > 0 ? plan_.step_timeout : plan_.start_timeout;
       return !rank.process.poll().has_value() && now - rank.last_progress > limit;
     });
-    if (!hung) {
+    if (late == ranks_.end()) {
       return;
     }
     std::vector<int> stopped;
@@ -328,19 +331,21 @@ class RankGroup {
     RankGroupResult result;
     result.outcome = Outcome::kFailed;
     result.failing_rank = !stopped.empty() ? stopped.front() : behind.front();
-    result.sentence = describe_hang(stopped, behind, fewest);
+    result.sentence = describe_hang(stopped, behind, late->steps);
     result.last_lines = last_lines_of(log_of(result.failing_rank), kLastLines);
     result_ = std::move(result);
   }
 
+  // `steps`: of the rank that is late.
   std::string describe_hang(const std::vector<int>& stopped, const std::vector<int>& behind,
-                            int fewest) const {
-    bool started = fewest > 0;
-    double limit =
-        std::chrono::duration<double>(started ? plan_.step_timeout : plan_.start_timeout).count();
+                            int steps) const {
+    auto seconds = [](milliseconds limit) { return std::chrono::duration<double>(limit).count(); };
     std::string what =
-        started ? fmt::format("no step within --step-timeout {:g} s after step {}", limit, fewest)
-                : fmt::format("no first step within {:g} s", limit);
+        steps > 0
+            ? fmt::format("no step within --step-timeout {:g} s after step {}",
+                          seconds(plan_.step_timeout), steps)
+            : fmt::format("no first step within {:g} s (--step-timeout can only lengthen this)",
+                          seconds(plan_.start_timeout));
     if (!stopped.empty()) {
       return fmt::format("{}: rank {} is stopped (SIGSTOP, a debugger or a frozen cgroup)", what,
                          join(stopped));
