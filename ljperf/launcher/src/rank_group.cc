@@ -179,23 +179,28 @@ class RankGroup {
 
   // Ends the run when every rank has ended well, or when one has not.
   void check_ends() {
-    bool any_ended = std::any_of(ranks_.begin(), ranks_.end(),
-                                 [](Rank& rank) { return rank.process.poll().has_value(); });
-    if (any_ended) {
-      read_events();  // what it wrote last before it ended
+    if (result_.has_value()) {
+      return;
     }
-    bool all_ended = true;
+    // First who has ended, then what those wrote last: the other way round, a rank that ends in
+    // between would be judged without its last words.
+    std::vector<bool> ended;
     for (Rank& rank : ranks_) {
-      const std::optional<base::ExitStatus>& status = rank.process.poll();
-      all_ended = all_ended && status.has_value();
-      bool failed = status.has_value() && (!status->ok() || !rank.done);
-      if ((failed || rank.error.has_value()) && !result_.has_value()) {
+      ended.push_back(rank.process.poll().has_value());
+    }
+    if (std::find(ended.begin(), ended.end(), true) != ended.end()) {
+      read_events();
+    }
+    for (std::size_t number = 0; number < ranks_.size(); ++number) {
+      Rank& rank = ranks_[number];
+      bool ended_badly = ended[number] && !(rank.process.poll()->ok() && rank.done);
+      if (ended_badly || rank.error.has_value()) {
         give_others_time();
         judge_failure();
         return;
       }
     }
-    if (all_ended && !result_.has_value()) {
+    if (std::find(ended.begin(), ended.end(), false) == ended.end()) {
       result_ = RankGroupResult{};
     }
   }
