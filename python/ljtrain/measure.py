@@ -165,7 +165,10 @@ class Meter(TrainerCallback):
             instrumented=self._instrumented,
         )
         if not math.isfinite(loss):
-            raise NonFiniteLoss(f"the loss of step {self._steps} is {loss} on this rank.")
+            raise NonFiniteLoss(
+                f"the loss of step {self._steps + 1} is {loss}; "
+                "lower the learning rate (--set learning_rate=...) or check the data"
+            )
         self._steps += 1
         self._losses.clear()
         self._tokens = self._digest = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from ljtrain import worker, worker_model
 from ljtrain import worker_config as configuration
 from ljtrain.worker_config import BadInput, NonFiniteLoss
+from ljtrain.worker_events import EventWriter
 from ranks import PACKAGE_ROOT, launch, worker_config
 
 TINY_BERT = {
@@ -93,6 +96,64 @@ def test_errors_are_classified() -> None:
     assert worker._classify(ValueError("out of memory")) == ("exception", 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+            "memory: you tried to allocate 1610612736 bytes. Error code 12 (Cannot allocate me",
+            " (asked for 1.5 GiB)",
+        ),
+        (
+            "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a",
+            " (asked for 512.00 MiB)",
+        ),
+        ("not enough memory: you tried to allocate 1000 bytes.", " (asked for 1000 bytes)"),
+        ("CUDA error: out of memory", ""),
+    ],
+)
+def test_running_out_of_memory_says_what_to_do(error: str, asked: str, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    with path.open("wb") as pipe:
+        status = worker._report(EventWriter(pipe.fileno()), RuntimeError(error))
+    event = json.loads(path.read_text())
+    assert status == 1
+    assert event["kind"] == "out_of_memory"
+    assert event["message"] == (
+        f"ran out of memory{asked}; use a smaller --micro-batch, --seq or --scale, or fewer --ranks"
+    )
+    assert error in event["traceback"]
+
+
+def test_a_hung_rank_shows_its_stack_and_lives_on(tmp_path: Path) -> None:
+    """The launcher sends SIGUSR2 to a rank that is silent for too long."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "from ljtrain import worker_config\n"
+        "load = worker_config.load\n"
+        "def sleeps_here(path):\n"
+        "    print('asleep', flush=True)\n"
+        "    time.sleep(2)\n"
+        "    return load(path)\n"
+        "worker_config.load = sleeps_here\n"
+    )
+    worker_process = subprocess.Popen(
+        [sys.executable, "-m", "ljtrain.worker", str(tmp_path / "missing.json")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE_ROOT}"},
+    )
+    assert worker_process.stdout is not None
+    assert worker_process.stdout.readline() == "asleep\n"
+    worker_process.send_signal(signal.SIGUSR2)
+    output, log = worker_process.communicate(timeout=60)
+    assert "Current thread" in log
+    assert "in sleeps_here" in log
+    assert "cannot read" in json.loads(output)["message"]  # it went on after the signal
+    assert worker_process.returncode == 2
+
+
 def test_bad_input_is_one_event_and_exit_2(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ljtrain.worker", str(tmp_path / "missing.json")],
@@ -143,8 +204,13 @@ def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path) -> None:
     assert run.status == [1]
     error = run.one(0, "error")
     assert error["kind"] == "non_finite_loss"
-    assert "the loss of step" in error["message"]
-    assert run.of(0, "step")[-1]["loss"] is None
+    last = run.of(0, "step")[-1]
+    assert last["loss"] is None
+    assert re.fullmatch(
+        rf"the loss of step {last['step'] + 1} is (nan|inf|-inf); lower the learning rate "
+        r"\(--set learning_rate=\.\.\.\) or check the data",
+        error["message"],
+    )
     assert run.of(0, "done") == []
 
 
