@@ -73,13 +73,17 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
         worker_extensions.build_shared_memory_operator()
     if config.engine == "fsdp":
         patches.FSDP2_ON_HOSTS.apply()
+    for patch in (patches.GROUP_TIMEOUT, patches.NCCL_GROUP_TIMEOUT):
+        patch.apply(worker_model.group_timeout(config))
     model_config = worker_model.build_model_config(config)
     arguments = worker_model.build_training_arguments(config)
     vocabulary = worker_model.vocabulary_size(model_config)
     dataset = worker_data.build_dataset(config, vocabulary, arguments.world_size)
     if config.gemm_peak:
         events.phase("gemm_peak")
-        events.emit("gemm_peak", **gemm_peak.measure(arguments.device))
+        events.emit(
+            "gemm_peak", **gemm_peak.measure(arguments.device, worker_model.precision(arguments))
+        )
     events.phase("model")
     model = worker_model.build_model(config, model_config)
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)

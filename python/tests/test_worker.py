@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,30 @@ def test_training_arguments_are_checked(tmp_path: Path) -> None:
         worker_model.build_training_arguments(
             load(tmp_path, training_arguments={"lr_scheduler_type": "none such"})
         )
+
+
+def test_the_launchers_time_limit_comes_first(tmp_path: Path) -> None:
+    def seconds(**changes: Any) -> float:
+        return worker_model.group_timeout(load(tmp_path, **changes)).total_seconds()
+
+    assert seconds(step_timeout_s=0.4) == 61
+    assert seconds(step_timeout_s=300) == 660
+    assert seconds(training_arguments={"ddp_timeout": 7}) == 7
+
+
+@pytest.mark.parametrize(
+    ("bf16", "fp16", "expected"),
+    [
+        (True, False, torch.bfloat16),
+        (False, True, torch.float16),
+        (False, False, torch.float32),
+    ],
+)
+def test_the_precision_is_that_of_the_arguments(
+    bf16: bool, fp16: bool, expected: torch.dtype
+) -> None:
+    arguments = SimpleNamespace(bf16=bf16, fp16=fp16)
+    assert worker_model.precision(arguments) == expected  # type: ignore[arg-type]
 
 
 def test_model_configurations_are_checked(tmp_path: Path) -> None:
@@ -196,12 +221,21 @@ def test_an_encoder_with_alternating_instrumentation(tmp_path: Path) -> None:
         assert step["seconds"] > 0
     # After a block without accounting, what lives on from it is unknown.
     assert [step["peak_bytes"] is not None for step in steps] == [True, True] + [False] * 6
+    assert run.one(0, "done")["peak_bytes"] is None
 
 
 def test_a_loss_that_is_not_finite_fails_the_run(tmp_path: Path) -> None:
-    arguments = {"learning_rate": 1e30, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
-    run = launch(worker_config(tmp_path, steps=8, training_arguments=arguments), 1, tmp_path)
+    arguments = {
+        "learning_rate": 1e30,
+        "max_grad_norm": 0.0,
+        "lr_scheduler_type": "constant",
+        "bf16": False,
+        "run_name": 2024,  # not text in JSON, and no reason to fail
+    }
+    config = worker_config(tmp_path, steps=8, training_arguments=arguments, gemm_peak=True)
+    run = launch(config, 1, tmp_path)
     assert run.status == [1]
+    assert run.one(0, "gemm_peak")["dtype"] == "float32"  # as the run computes
     error = run.one(0, "error")
     assert error["kind"] == "non_finite_loss"
     last = run.of(0, "step")[-1]
