@@ -28,9 +28,9 @@ def _seconds(
     return time.perf_counter() - began
 
 
-def measure(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
-    """The `gemm_peak` event's fields: flops_per_s of the best square `torch.mm`, counting 2 n^3
-    for size n.
+def measure(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """The `gemm_peak` event's fields: flops_per_s of the best square `torch.mm` in the type that
+    the run computes in, counting 2 n^3 for size n.
     """
     sizes = HOST_SIZES if device.type == "cpu" else (DEVICE_SIZE,)
     if torch.distributed.is_initialized():

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from ljtrain import extension
+from ljtrain import extension, patches
 from ljtrain.worker_config import NonFiniteLoss, WorkerConfig
 from ljtrain.worker_events import EventWriter
 from ljtrain.worker_model import describe
@@ -52,7 +52,7 @@ class Meter(TrainerCallback):
         self._tokens = 0
         self._digest = 0
         self._steps = 0
-        self._peak = 0
+        self._peak: int | None = 0  # over all steps; None once a step's is unknown
         self._startup_peak: int | None = None
         self._began = 0.0
         self._ddp: Any = None
@@ -64,28 +64,29 @@ class Meter(TrainerCallback):
         """Hooks what exists before training; the engine's own parts follow when training begins."""
         self._trainer = trainer
         trainer.add_callback(self)
-        fetch = self._in_phase(DATA, trainer.get_batch_samples)
-        trainer.get_batch_samples = functools.partial(self._fetch, fetch)  # type: ignore[method-assign]
-        run = trainer.training_step
-        trainer.training_step = functools.partial(self._training_step, run)  # type: ignore[method-assign]
-        self._hook(trainer, "_prepare_inputs", DATA)
-        self._hook(trainer, "compute_loss", FORWARD)
-        self._hook(trainer, "_clip_grad_norm", OPTIMIZER)
-        self._hook(trainer, "_get_grad_norm", OPTIMIZER)
-        backward = self._in_phase(BACKWARD, trainer.accelerator.backward)
-        trainer.accelerator.backward = functools.partial(self._backward, backward)
+        patches.GET_BATCH_SAMPLES.apply(
+            trainer, lambda fetch: functools.partial(self._fetch, self._in_phase(DATA, fetch))
+        )
+        patches.TRAINING_STEP.apply(
+            trainer, lambda run: functools.partial(self._training_step, run)
+        )
+        self._hook(trainer, patches.PREPARE_INPUTS, DATA)
+        self._hook(trainer, patches.COMPUTE_LOSS, FORWARD)
+        self._hook(trainer, patches.CLIP_GRAD_NORM, OPTIMIZER)
+        self._hook(trainer, patches.GET_GRAD_NORM, OPTIMIZER)
+        patches.BACKWARD.apply(
+            trainer.accelerator,
+            lambda run: functools.partial(self._backward, self._in_phase(BACKWARD, run)),
+        )
 
     def _hook_engine(self) -> None:
         trainer = self._trainer
-        for owner, name in (
-            (trainer.optimizer, "step"),
-            (trainer.lr_scheduler, "step"),
-            (trainer.model_wrapped, "zero_grad"),
-        ):
-            self._hook(owner, name, OPTIMIZER)
+        self._hook(trainer.optimizer, patches.OPTIMIZER_STEP, OPTIMIZER)
+        self._hook(trainer.lr_scheduler, patches.SCHEDULER_STEP, OPTIMIZER)
+        self._hook(trainer.model_wrapped, patches.ZERO_GRAD, OPTIMIZER)
         engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
-            self._hook(engine.engine, "step", OPTIMIZER)  # accelerate calls it inside backward
+            self._hook(engine.engine, patches.DEEPSPEED_STEP, OPTIMIZER)
         if isinstance(trainer.model_wrapped, torch.nn.parallel.DistributedDataParallel):
             self._ddp = trainer.model_wrapped
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
@@ -105,9 +106,9 @@ class Meter(TrainerCallback):
 
         return timed
 
-    def _hook(self, owner: Any, name: str, phase: int) -> None:
+    def _hook(self, owner: Any, patch: patches.Patch, phase: int) -> None:
         if self._extension is not None:
-            setattr(owner, name, self._in_phase(phase, getattr(owner, name)))
+            patch.apply(owner, functools.partial(self._in_phase, phase))
 
     def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         batches, items = fetch(*args, **kwargs)
@@ -138,7 +139,6 @@ class Meter(TrainerCallback):
         self._events.emit("model", **describe(model))
         if self._extension is not None:
             self._startup_peak = self._extension.allocator_statistics()["peak_bytes"]
-            self._peak = self._startup_peak
             self._extension.allocator_reset_peak()
             self._extension.communication_reset()
             self._extension.clock_start()
@@ -165,7 +165,10 @@ class Meter(TrainerCallback):
             instrumented=self._instrumented,
         )
         if not math.isfinite(loss):
-            raise NonFiniteLoss(f"the loss of step {self._steps} is {loss} on this rank.")
+            raise NonFiniteLoss(
+                f"the loss of step {self._steps + 1} is {loss}; "
+                "lower the learning rate (--set learning_rate=...) or check the data"
+            )
         self._steps += 1
         self._losses.clear()
         self._tokens = self._digest = 0
@@ -210,8 +213,10 @@ class Meter(TrainerCallback):
             peak, current = statistics["peak_bytes"], statistics["current_bytes"]
             self._extension.allocator_reset_peak()
         else:
+            self._peak = None
             return None, None
-        self._peak = max(self._peak, peak)
+        if self._peak is not None:
+            self._peak = max(self._peak, peak)
         return peak, current
 
     def _alternate(self) -> None:
@@ -233,10 +238,9 @@ class Meter(TrainerCallback):
 
     def summary(self) -> dict[str, Any]:
         """The `done` event's fields."""
-        measured = self._extension is not None or self._on_device
         return {
             "steps": self._steps,
-            "peak_bytes": self._peak if measured else None,
+            "peak_bytes": self._peak or None,
             "startup_peak_bytes": self._startup_peak,
             "resident_peak_bytes": resident_peak_bytes(),
             "collectives": self._extension.communication_statistics()

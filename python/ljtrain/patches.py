@@ -2,7 +2,8 @@
 checked on.
 
 Nothing on disk is changed. A patch goes here when no official extension point does the job, and
-leaves when one does.
+leaves when one does. (Official ones are used elsewhere: TrainerCallback, the entry point that
+`import torch` runs, and in csrc kernels for c10d's operators and PyTorch's CPU allocator.)
 """
 
 from __future__ import annotations
@@ -10,17 +11,30 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+TORCH, TRANSFORMERS = "torch 2.13.0", "transformers 5.24.0"
+ACCELERATE, DEEPSPEED = "accelerate 1.15.0", "deepspeed 0.19.8"
+
+Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Patch:
-    """`apply` replaces `name` in memory; it is safe to call twice."""
+    """`apply` changes `name` in memory, on the class or module or just on the instance it is
+    given.
+    """
 
     name: str
     reason: str
     checked_on: str
-    apply: Callable[[], None]
+    apply: Callable[..., None]
+    # Upstream code that reads a name which no class declares, so that a rename is noticed there.
+    read_by: str | None = None
+
+
+# ---- training at all ----
 
 
 def _fsdp2_on_hosts() -> None:
@@ -58,12 +72,178 @@ FSDP2_ON_HOSTS = Patch(
     name="accelerate.state.AcceleratorState.__init__",
     reason=(
         "accelerate leaves CPU out of the devices that FSDP may run on and silently trains with "
-        "DDP instead; with the state set as on other devices its own FSDP2 path (fully_shard on "
-        "each layer, embedding and head, bf16 parameters with float32 masters, DTensor gradient "
-        "clipping) runs on Gloo unchanged"
+        "DDP instead; with the state (its own and that of PartialState) set as on other devices "
+        "its own FSDP2 path (fully_shard on each layer, embedding and head, bf16 parameters with "
+        "float32 masters, DTensor gradient clipping) runs on Gloo unchanged"
     ),
-    checked_on="accelerate 1.15.0",
+    checked_on=ACCELERATE,
     apply=_fsdp2_on_hosts,
 )
 
-ALL = (FSDP2_ON_HOSTS,)
+
+def _group_timeout(timeout: timedelta) -> None:
+    from torch.distributed import distributed_c10d
+
+    distributed_c10d.default_pg_timeout = timeout
+
+
+def _nccl_group_timeout(timeout: timedelta) -> None:
+    from torch.distributed import distributed_c10d
+
+    distributed_c10d.default_pg_nccl_timeout = timeout
+
+
+GROUP_TIMEOUT = Patch(
+    name="torch.distributed.distributed_c10d.default_pg_timeout",
+    reason=(
+        "transformers passes ddp_timeout on for every device but hosts, and the groups that "
+        "engines make for themselves (DeepSpeed's copy of the world) take no timeout from "
+        "anybody: they all take this default"
+    ),
+    checked_on=TORCH,
+    apply=_group_timeout,
+)
+
+NCCL_GROUP_TIMEOUT = Patch(
+    name="torch.distributed.distributed_c10d.default_pg_nccl_timeout",
+    reason="the same for the groups that engines make for themselves on GPUs",
+    checked_on=TORCH,
+    apply=_nccl_group_timeout,
+)
+
+
+def _shard_embedding_once(model: Any) -> None:
+    embedding = model.get_input_embeddings()
+    layers = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in layers and any(part is embedding for part in module.modules()):
+            layers.discard(type(module).__name__)
+    model._no_split_modules = sorted(layers)
+
+
+SHARD_EMBEDDING_ONCE = Patch(
+    name="transformers.modeling_utils.PreTrainedModel._no_split_modules",
+    reason=(
+        "BERT lists its embeddings as a layer, but accelerate's FSDP2 shards the embedding inside "
+        "on its own as well, and fully_shard fails"
+    ),
+    checked_on=TRANSFORMERS,
+    apply=_shard_embedding_once,
+)
+
+
+def _forget_second_name_of_bias(model: Any) -> None:
+    head = model.get_output_embeddings()
+    bias = getattr(head, "bias", None)
+    for module in model.modules():
+        if bias is not None and module is not head and module._parameters.get("bias") is bias:
+            module._parameters["bias"] = None
+
+
+FORGET_SECOND_NAME_OF_BIAS = Patch(
+    name="torch.nn.Module._parameters",
+    reason=(
+        "BERT's head names its decoder's bias a second time, outside of what forward uses and of "
+        "what fully_shard shards"
+    ),
+    checked_on=TORCH,
+    apply=_forget_second_name_of_bias,
+)
+
+
+def _own_mean_of_the_loss(model: Any) -> None:
+    model.accepts_loss_kwargs = False
+
+
+OWN_MEAN_OF_THE_LOSS = Patch(
+    name="transformers.modeling_utils.PreTrainedModel.accepts_loss_kwargs",
+    reason=(
+        "BERT's forward takes any keyword, so the Trainer hands it the number of targets of all "
+        "ranks and multiplies its loss by the ranks; but it divides by its own targets anyway"
+    ),
+    checked_on=TRANSFORMERS,
+    apply=_own_mean_of_the_loss,
+    read_by="transformers.trainer.Trainer",
+)
+
+
+# ---- measuring: methods of one run's instances, wrapped to book their time to a phase ----
+
+
+def _wrapped(name: str, checked_on: str, reason: str) -> Patch:
+    """`apply(owner, wrap)` replaces the method of that one instance by `wrap(method)`."""
+    method = name.rsplit(".", maxsplit=1)[1]
+
+    def apply(owner: Any, wrap: Callable[[Function], Function]) -> None:
+        setattr(owner, method, wrap(getattr(owner, method)))
+
+    return Patch(name, reason, checked_on, apply)
+
+
+GET_BATCH_SAMPLES = _wrapped(
+    "transformers.trainer.Trainer.get_batch_samples",
+    TRANSFORMERS,
+    "data: no callback sees fetching, or which samples a rank got",
+)
+PREPARE_INPUTS = _wrapped(
+    "transformers.trainer.Trainer._prepare_inputs", TRANSFORMERS, "data: moving to the device"
+)
+TRAINING_STEP = _wrapped(
+    "transformers.trainer.Trainer.training_step",
+    TRANSFORMERS,
+    "callbacks get the loss in logs only, averaged over ranks and steps",
+)
+COMPUTE_LOSS = _wrapped(
+    "transformers.trainer.Trainer.compute_loss",
+    TRANSFORMERS,
+    "forward: no callback marks where it begins and ends",
+)
+CLIP_GRAD_NORM = _wrapped(
+    "transformers.trainer.Trainer._clip_grad_norm", TRANSFORMERS, "optimizer: clipping"
+)
+GET_GRAD_NORM = _wrapped(
+    "transformers.trainer.Trainer._get_grad_norm",
+    TRANSFORMERS,
+    "optimizer: the norm where the engine clips",
+)
+BACKWARD = _wrapped(
+    "accelerate.accelerator.Accelerator.backward",
+    ACCELERATE,
+    "backward: no callback marks where it begins and ends",
+)
+OPTIMIZER_STEP = _wrapped(
+    "accelerate.optimizer.AcceleratedOptimizer.step",
+    ACCELERATE,
+    "optimizer: callbacks mark only the whole of clipping and step",
+)
+SCHEDULER_STEP = _wrapped(
+    "torch.optim.lr_scheduler.LRScheduler.step",
+    TORCH,
+    "optimizer: no callback (accelerate's wrapper has the same method)",
+)
+ZERO_GRAD = _wrapped("torch.nn.Module.zero_grad", TORCH, "optimizer: no callback")
+DEEPSPEED_STEP = _wrapped(
+    "deepspeed.runtime.engine.DeepSpeedEngine.step",
+    DEEPSPEED,
+    "optimizer: accelerate calls it inside backward",
+)
+
+ALL = (
+    FSDP2_ON_HOSTS,
+    GROUP_TIMEOUT,
+    NCCL_GROUP_TIMEOUT,
+    SHARD_EMBEDDING_ONCE,
+    FORGET_SECOND_NAME_OF_BIAS,
+    OWN_MEAN_OF_THE_LOSS,
+    GET_BATCH_SAMPLES,
+    PREPARE_INPUTS,
+    TRAINING_STEP,
+    COMPUTE_LOSS,
+    CLIP_GRAD_NORM,
+    GET_GRAD_NORM,
+    BACKWARD,
+    OPTIMIZER_STEP,
+    SCHEDULER_STEP,
+    ZERO_GRAD,
+    DEEPSPEED_STEP,
+)

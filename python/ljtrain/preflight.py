@@ -7,7 +7,6 @@ package metadata, the names and types of TrainingArguments from the source of tr
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import json
@@ -19,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ljtrain import versions
+from ljtrain import argument_types, versions
 
 SCHEMA_VERSION = 1
 PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "numpy")
@@ -42,15 +41,6 @@ TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
-JSON_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "dict": (dict,),
-    "list": (list,),
-    "None": (type(None),),
-}
 
 
 def _missing(engine: str) -> list[str]:
@@ -79,41 +69,8 @@ def _torch_build() -> str | None:
     return "cpu"
 
 
-def training_argument_types() -> dict[str, str]:
-    """Field names of transformers' TrainingArguments to their annotations; empty where the
-    source is not found.
-    """
-    spec = importlib.util.find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return {}
-    try:
-        source = (Path(spec.origin).parent / "training_args.py").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    return {
-        item.target.id: ast.unparse(item.annotation)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"
-        for item in node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    }
-
-
-def _type_fits(value: Any, annotation: str) -> bool:
-    """Whether a JSON value fits the annotation; what cannot be judged here (an enumeration, say)
-    fits as a string.
-    """
-    names = [re.split(r"[\[.]", part.strip())[0] for part in annotation.split("|")]
-    if "Any" in names or "Optional" in names or "Union" in names:
-        return True
-    allowed = tuple(kind for name in names for kind in JSON_TYPES.get(name, (str,)))
-    if isinstance(value, bool):
-        return bool in allowed
-    return isinstance(value, allowed)
-
-
 def _argument_problems(arguments: dict[str, Any]) -> list[str]:
-    known = training_argument_types()
+    known = argument_types.training_argument_types()
     problems = []
     for name, value in arguments.items():
         if not known:
@@ -122,9 +79,9 @@ def _argument_problems(arguments: dict[str, Any]) -> list[str]:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"; did you mean {', '.join(near)}?" if near else "."
             problems.append(f"TrainingArguments has no {name!r}{hint}")
-        elif not _type_fits(value, known[name]):
+        elif not argument_types.fits(value, known[name]):
             problems.append(
-                f"TrainingArguments {name} takes {known[name]}; {json.dumps(value)} is none."
+                f"TrainingArguments {name} takes {known[name]}; {json.dumps(value)} is not one."
             )
     return problems
 

@@ -8,8 +8,11 @@ input).
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import re
+import signal
 import sys
 import traceback
 from typing import Any
@@ -21,6 +24,12 @@ from ljtrain.worker_events import EventWriter
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 # What PyTorch's CPU allocators say when malloc fails; they raise a plain RuntimeError.
 OUT_OF_MEMORY_PHRASES = ("can't allocate memory", "not enough memory", "out of memory")
+# "you tried to allocate 1610612736 bytes" (hosts), "Tried to allocate 1.50 GiB" (GPUs), "Unable to
+# allocate 1.50 GiB" (numpy).
+ASKED_FOR = re.compile(
+    r"(?:tried|unable) to allocate (?:(\d+) bytes|([\d.]+ [KMGTPE]iB))", re.IGNORECASE
+)
+KIBI, UNITS = 1024, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def _versions() -> dict[str, str | None]:
@@ -64,13 +73,17 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
         worker_extensions.build_shared_memory_operator()
     if config.engine == "fsdp":
         patches.FSDP2_ON_HOSTS.apply()
+    for patch in (patches.GROUP_TIMEOUT, patches.NCCL_GROUP_TIMEOUT):
+        patch.apply(worker_model.group_timeout(config))
     model_config = worker_model.build_model_config(config)
     arguments = worker_model.build_training_arguments(config)
     vocabulary = worker_model.vocabulary_size(model_config)
     dataset = worker_data.build_dataset(config, vocabulary, arguments.world_size)
     if config.gemm_peak:
         events.phase("gemm_peak")
-        events.emit("gemm_peak", **gemm_peak.measure(arguments.device))
+        events.emit(
+            "gemm_peak", **gemm_peak.measure(arguments.device, worker_model.precision(arguments))
+        )
     events.phase("model")
     model = worker_model.build_model(config, model_config)
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
@@ -95,12 +108,31 @@ def _classify(error: BaseException) -> tuple[str, int]:
     return "exception", EXIT_FAILED
 
 
+def _binary(size: int) -> str:
+    """Bytes in the unit that leaves at most four digits: 1.5 GiB."""
+    power = max(0, size.bit_length() - 1) // 10
+    return f"{size / KIBI**power:.1f}".removesuffix(".0") + f" {UNITS[power]}"
+
+
+def _out_of_memory(text: str) -> str:
+    """What to do about it, with the size that was asked for where the allocator named one."""
+    found = ASKED_FOR.search(text)
+    asked = ""
+    if found is not None:
+        asked = f" (asked for {found[2] or _binary(int(found[1]))})"
+    return (
+        f"ran out of memory{asked}; use a smaller --micro-batch, --seq or --scale, or fewer --ranks"
+    )
+
+
 def _report(events: EventWriter, error: BaseException) -> int:
     kind, status = _classify(error)
     lines: list[Any] = str(error).strip().splitlines()
     message = lines[0] if lines else type(error).__name__
     if kind == "exception":
         message = f"{type(error).__name__}: {message}"
+    elif kind == "out_of_memory":
+        message = _out_of_memory(str(error))
     trace = "".join(traceback.format_exception(error))
     sys.stderr.write(trace)
     events.emit("error", kind=kind, message=message, traceback=trace)
@@ -108,6 +140,9 @@ def _report(events: EventWriter, error: BaseException) -> int:
 
 
 def main(arguments: list[str]) -> int:
+    # The launcher asks a rank that hangs for its stack, which goes into the rank's log.
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
+    faulthandler.enable()  # a crash leaves its stack there, too
     events = EventWriter.from_environment()
     try:
         if len(arguments) != 1:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,10 +22,21 @@ from transformers import (
     set_seed,
 )
 
+from ljtrain import argument_types, patches
 from ljtrain.worker_config import BadInput, WorkerConfig
 
 # accelerate's own switch to compile each repeated layer once instead of the whole model.
 REGIONAL_COMPILATION_VARIABLE = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+
+
+def group_timeout(config: WorkerConfig) -> timedelta:
+    """How long a collective may take, in whole seconds. The launcher's own limit comes first: it
+    names the rank that hangs, and where.
+    """
+    asked = config.training_arguments.get("ddp_timeout")
+    if isinstance(asked, int) and asked > 0:
+        return timedelta(seconds=asked)
+    return timedelta(seconds=math.ceil(2 * config.step_timeout_s) + 60)
 
 
 def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
@@ -45,7 +58,7 @@ def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
     quiet: dict[str, Any] = {
         "use_cpu": on_host,
         "ddp_backend": "gloo" if on_host else "nccl",
-        "ddp_timeout": max(1, int(config.step_timeout_s)),
+        "ddp_timeout": int(group_timeout(config).total_seconds()),
         "disable_tqdm": True,
         "report_to": "none",
         "logging_strategy": "no",
@@ -65,10 +78,22 @@ def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
                 "leave it out."
             )
     _refuse_unknown(config.training_arguments)
+    types = argument_types.training_argument_types()
+    given = {
+        key: argument_types.as_text_where_text(value, types.get(key, "Any"))
+        for key, value in config.training_arguments.items()
+    }
     try:
-        return TrainingArguments(**{**quiet, **config.training_arguments, **owned})
+        return TrainingArguments(**{**quiet, **given, **owned})
     except (TypeError, ValueError) as error:
         raise BadInput(f"TrainingArguments: {_first_line(error)}") from error
+
+
+def precision(arguments: TrainingArguments) -> torch.dtype:
+    """The type that the run's matrix products compute in."""
+    if arguments.bf16:
+        return torch.bfloat16
+    return torch.float16 if arguments.fp16 else torch.float32
 
 
 def _refuse_unknown(arguments: dict[str, Any]) -> None:
@@ -113,31 +138,11 @@ def build_model(config: WorkerConfig, model_config: PretrainedConfig) -> PreTrai
     except ValueError as error:  # an unknown architecture or impossible sizes
         raise BadInput(f"the model cannot be built: {_first_line(error)}") from error
     if config.task == "masked-lm":
-        # BERT's forward takes any keyword, so the Trainer hands it the number of targets of all
-        # ranks and multiplies its loss by the ranks; but it divides by its own targets anyway.
-        model.accepts_loss_kwargs = False  # type: ignore[assignment]
+        patches.OWN_MEAN_OF_THE_LOSS.apply(model)
     if config.engine == "fsdp":
-        _make_shardable(model)
+        patches.SHARD_EMBEDDING_ONCE.apply(model)
+        patches.FORGET_SECOND_NAME_OF_BIAS.apply(model)
     return model
-
-
-def _make_shardable(model: PreTrainedModel) -> None:
-    """Mends two things in encoders that fully_shard, as accelerate 1.15 applies it, fails on.
-
-    BertEmbeddings is listed as a layer, but accelerate shards the embedding inside it on its own as
-    well. And the head's bias has a second name outside the head, which forward does not use.
-    """
-    embedding = model.get_input_embeddings()
-    layers = set(model._no_split_modules or ())
-    for module in model.modules():
-        if type(module).__name__ in layers and any(part is embedding for part in module.modules()):
-            layers.discard(type(module).__name__)
-    model._no_split_modules = sorted(layers)
-    head = model.get_output_embeddings()
-    bias = getattr(head, "bias", None)
-    for module in model.modules():
-        if bias is not None and module is not head and module._parameters.get("bias") is bias:
-            module._parameters["bias"] = None
 
 
 def vocabulary_size(model_config: PretrainedConfig) -> int:

@@ -19,6 +19,7 @@ DEADLINE_S = 400
 TESTS = Path(__file__).parent
 PACKAGE_ROOT = Path(ljtrain.__file__).parents[1]  # the one under test: installed, or PYTHONPATH's
 
+VOCABULARY = 512
 TINY_LLAMA = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -26,7 +27,7 @@ TINY_LLAMA = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "vocab_size": 512,
+    "vocab_size": VOCABULARY,
     "tie_word_embeddings": False,
 }
 ZERO3 = {

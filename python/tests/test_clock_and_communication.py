@@ -95,7 +95,9 @@ def test_every_way_to_communicate_is_counted() -> None:
     distributed.all_reduce(tensor)
     work = distributed.all_reduce(tensor, async_op=True)
     assert work.wait()
-    functional.wait_tensor(functional.all_reduce(tensor, "sum", distributed.group.WORLD))
+    world = distributed.group.WORLD
+    assert world is not None
+    functional.wait_tensor(functional.all_reduce(tensor, "sum", world))
     distributed.all_gather_into_tensor(torch.empty(256), tensor)
     distributed.reduce_scatter_tensor(torch.empty(256), tensor)
     distributed.broadcast(tensor, src=0)

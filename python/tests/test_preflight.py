@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ljtrain import preflight
+from ljtrain import argument_types, preflight
 from ranks import PACKAGE_ROOT
 
 LIMIT_S = 0.5
@@ -59,18 +59,20 @@ def test_the_names_are_those_of_the_class() -> None:
     from transformers import TrainingArguments
 
     real = {item.name for item in dataclasses.fields(TrainingArguments)}
-    assert set(preflight.training_argument_types()) == real
+    assert set(argument_types.training_argument_types()) == real
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ({"learning_rat": 1e-3}, "no 'learning_rat'; did you mean learning_rate"),
-        ({"bf16": "yes"}, 'bf16 takes bool; "yes" is none'),
-        ({"max_steps": 1.5}, "max_steps takes int; 1.5 is none"),
-        ({"max_steps": True}, "max_steps takes int; true is none"),
-        ({"learning_rate": "fast"}, 'learning_rate takes float; "fast" is none'),
+        ({"bf16": "yes"}, 'bf16 takes bool; "yes" is not one'),
+        ({"max_steps": 1.5}, "max_steps takes int; 1.5 is not one"),
+        ({"max_steps": True}, "max_steps takes int; true is not one"),
+        ({"learning_rate": "fast"}, 'learning_rate takes float; "fast" is not one'),
         ({"optim": ["adamw"]}, "optim takes"),
+        ({"run_name": {"a": 1}}, 'run_name takes str | None; {"a": 1} is not one'),
+        ({"fsdp_config": 3}, "fsdp_config takes dict[str, Any] | str | None; 3 is not one"),
     ],
 )
 def test_bad_arguments_are_one_sentence_each(arguments: dict[str, Any], expected: str) -> None:
@@ -89,10 +91,34 @@ def test_bad_arguments_are_one_sentence_each(arguments: dict[str, Any], expected
         {"report_to": ["none"]},
         {"ddp_bucket_cap_mb": None},
         {"torch_compile": True},
+        {"run_name": 2024},
+        {"run_name": 1.5},
+        {"project": True},
+        {"trackio_static_space_id": False},
     ],
 )
 def test_good_arguments_are_no_problem(arguments: dict[str, Any]) -> None:
     assert preflight.check({"engine": "ddp", "training_arguments": arguments})["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        (2024, "str | None", "2024"),
+        (1.5, "str", "1.5"),
+        (True, "str", "true"),
+        (True, "str | bool", True),
+        (None, "str | None", None),
+        (False, "str | None | Literal[False]", False),
+        (3, "int", 3),
+        (3, "SchedulerType | str", 3),
+        (3, "Any", 3),
+    ],
+)
+def test_a_scalar_becomes_text_where_text_is_taken(
+    value: Any, annotation: str, expected: Any
+) -> None:
+    assert argument_types.as_text_where_text(value, annotation) == expected
 
 
 def test_a_missing_package_says_how_to_install_it(tmp_path: Path) -> None:

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import TESTS, TINY_LLAMA, ZERO3, Run, launch, worker_config
+from ranks import TESTS, TINY_LLAMA, VOCABULARY, ZERO3, Run, launch, worker_config
 
 RANKS = 2
 DELAY_S = 0.05
-SLOW_STEPS = {"data": (6, 12), "collective": (12, 18), "optimizer": (18, 24)}
-STEPS = 30
+# Every other step, so that each slow step has a plain one beside it, under the same load.
+SLOW_STEPS = {
+    "data": range(6, 16, 2),
+    "optimizer": range(16, 30, 2),
+    "collective": range(30, 80, 2),
+}
+STEPS = 80
 PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
 ROW_OF = {"data": "data", "collective": "communication", "optimizer": "optimizer"}
 # The collective that the engine waits for on the training thread.
@@ -29,7 +34,7 @@ def delays(engine: str) -> dict[str, str]:
     return {
         "TEST_DELAY_SECONDS": str(DELAY_S),
         "TEST_DELAY_STEPS": ",".join(
-            f"{kind}:{first}-{end}" for kind, (first, end) in SLOW_STEPS.items()
+            f"{kind}:{slow.start}-{slow.stop}-{slow.step}" for kind, slow in SLOW_STEPS.items()
         ),
         "TEST_DELAY_OPERATOR": WAITED_FOR[engine],
     }
@@ -40,9 +45,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp(engine)
+def train(engine: str, folder: Path) -> Run:
     text = folder / "text.txt"
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("a*.py"))
     text.write_text("".join(source.read_text(errors="replace") for source in sources))
@@ -66,6 +69,11 @@ def run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
         first_on_path=TESTS / "delays",
         **delays(engine),
     )
+
+
+@pytest.fixture(scope="module")
+def run(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(engine, tmp_path_factory.mktemp(engine))
 
 
 def steps(run: Run, rank: int = 0) -> list[dict[str, Any]]:
@@ -101,7 +109,7 @@ def test_loss_falls(run: Run) -> None:
         losses = [step["loss"] for step in steps(run, rank)]
         assert all(math.isfinite(loss) for loss in losses)
         # Random weights know nothing: the loss begins at that of an even guess.
-        assert losses[0] == pytest.approx(math.log(TINY_LLAMA["vocab_size"]), rel=0.05)
+        assert losses[0] == pytest.approx(math.log(VOCABULARY), rel=0.05)
         first, last = losses[:5], losses[-5:]
         error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / 5)
         assert statistics.mean(last) < statistics.mean(first) - 3 * error
@@ -112,51 +120,32 @@ def test_breakdown_sums_to_the_step(run: Run) -> None:
         assert tuple(step["breakdown"]) == PHASES
         assert min(step["breakdown"].values()) >= 0
         assert sum(step["breakdown"].values()) == pytest.approx(step["seconds"], rel=1e-6)
-    settled = steps(run)[2 : SLOW_STEPS["data"][0]]
+    settled = steps(run)[2 : SLOW_STEPS["data"].start]
     # Of a model this small the steps are so short that any interruption is a large share of one:
     # the least of them.
     assert min(step["breakdown"]["other"] / step["seconds"] for step in settled) <= 0.05
 
 
 def added(run: Run, kind: str) -> float:
-    """What the slow steps of a kind have more in its row than plain ones, in seconds: a median
-    over steps and ranks.
+    """What a slow step of a kind has more in its row than the plain one after it, in seconds: the
+    median over such pairs.
+
+    Of each step the least of the ranks: the one that comes last waits for nobody.
     """
-    row = ROW_OF[kind]
-
-    def median(numbers: list[int]) -> float:
-        return statistics.median(
-            run.of(rank, "step")[number]["breakdown"][row]
-            for rank in range(len(run.events))
-            for number in numbers
-        )
-
-    first, end = SLOW_STEPS[kind]
-    # accelerate fetches a batch ahead, so a range of slow fetches reaches one step further at
-    # either end.
-    plain = [*range(2, SLOW_STEPS["data"][0] - 1), *range(SLOW_STEPS["optimizer"][1] + 1, STEPS)]
-    return median(list(range(first + 1, end - 1))) - median(plain)
+    row = [
+        min(step["breakdown"][ROW_OF[kind]] for step in of_all_ranks)
+        for of_all_ranks in zip(*(steps(run, rank) for rank in range(RANKS)), strict=True)
+    ]
+    return statistics.median(row[slow] - row[slow + 1] for slow in SLOW_STEPS[kind])
 
 
-def test_slow_data_and_optimizer_appear_in_their_rows(run: Run) -> None:
-    micro_batches = 2  # each fetched slowly
-    assert added(run, "data") == pytest.approx(DELAY_S * micro_batches, rel=0.1)
-    assert added(run, "optimizer") == pytest.approx(DELAY_S, rel=0.1)
-
-
-def test_slow_collectives_appear_in_their_row(run: Run) -> None:
-    """Roughly: with two ranks the row also holds waiting for the other one, which varies more
-    than a tenth of this.
-    """
-    assert added(run, "collective") > 0.3 * DELAY_S
-
-
-def test_slow_collective_on_one_rank(tmp_path: Path) -> None:
-    """Exactly: nobody else to wait for. DDP's reducer waits for the gradients in C++."""
-    config = worker_config(tmp_path, steps=STEPS)
-    run = launch(config, 1, tmp_path, first_on_path=TESTS / "delays", **delays("ddp"))
-    assert run.status == [0], run.logs[0][-3000:]
-    assert added(run, "collective") == pytest.approx(DELAY_S, rel=0.1)
+def test_delays_appear_in_their_rows(run: Run, engine: str, tmp_path: Path) -> None:
+    expected = {"data": 2 * DELAY_S, "optimizer": DELAY_S, "collective": DELAY_S}  # 2 micro-batches
+    found = {kind: added(run, kind) for kind in expected}
+    if found != pytest.approx(expected, rel=0.1):  # a machine under load may need a second try
+        again = train(engine, tmp_path)
+        found = {kind: added(again, kind) for kind in expected}
+    assert found == pytest.approx(expected, rel=0.1)
 
 
 def test_memory_is_measured(run: Run, engine: str) -> None:
@@ -175,9 +164,9 @@ def test_memory_is_measured(run: Run, engine: str) -> None:
     )
     assert min(early) == min(late)
     done = run.one(0, "done")
-    assert done["peak_bytes"] == max(
-        done["startup_peak_bytes"], *(step["peak_bytes"] for step in steps(run))
-    )
+    # Building the model and the engine's copies of it is no part of it.
+    assert done["peak_bytes"] == max(step["peak_bytes"] for step in steps(run))
+    assert done["startup_peak_bytes"] >= states
     assert done["resident_peak_bytes"] > done["peak_bytes"]
 
 
@@ -186,9 +175,8 @@ def test_collectives_are_counted(run: Run, engine: str) -> None:
     counted = collectives[WAITED_FOR[engine]]
     assert counted["calls"] >= STEPS
     assert counted["bytes"] > 0
-    slow_steps = SLOW_STEPS["collective"][1] - SLOW_STEPS["collective"][0]
     if engine != "ddp":  # DDP's reducer waits where only its own log sees it
-        assert counted["seconds"] > slow_steps * DELAY_S
+        assert counted["seconds"] > len(SLOW_STEPS["collective"]) * DELAY_S
 
 
 def test_gemm_peak_is_measured(run: Run, engine: str) -> None:

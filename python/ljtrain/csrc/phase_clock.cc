@@ -18,6 +18,10 @@ void PhaseClock::start() {
   last_ = Clock::now();
 }
 
+bool PhaseClock::counts() const {
+  return is_training_thread && enabled_.load(std::memory_order_relaxed);
+}
+
 void PhaseClock::book() {
   const Clock::time_point now = Clock::now();
   seconds_[static_cast<std::size_t>(stack_.back())] +=
@@ -26,7 +30,7 @@ void PhaseClock::book() {
 }
 
 void PhaseClock::enter(Phase phase) {
-  if (!enabled_ || !is_training_thread) {
+  if (!counts()) {
     return;
   }
   book();
@@ -36,7 +40,7 @@ void PhaseClock::enter(Phase phase) {
 void PhaseClock::leave() {
   // The lowest entry belongs to `start`: a scope entered before it, or while disabled, has nothing
   // to leave.
-  if (!enabled_ || !is_training_thread || stack_.size() == 1) {
+  if (!counts() || stack_.size() == 1) {
     return;
   }
   book();

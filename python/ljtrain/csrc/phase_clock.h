@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <vector>
@@ -26,19 +27,20 @@ class PhaseClock {
   // The seconds of each phase since the last lap (or the start), which ends the lap.
   PhaseSeconds lap();
   // While disabled, all time is booked to the phase that was current.
-  void set_enabled(bool enabled) { enabled_ = enabled; }
+  void set_enabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
 
   static PhaseClock& instance();
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  bool counts() const;
   void book();
 
   std::vector<Phase> stack_;
   PhaseSeconds seconds_{};
   Clock::time_point last_;
-  bool enabled_ = true;
+  std::atomic<bool> enabled_{true};  // the only member that other threads touch
 };
 
 // The enclosing block's time, booked to one phase; an exception leaves the phase, too.

@@ -8,9 +8,12 @@ dispatcher key at which they are timed. For DDP, whose reducer waits for a futur
 completes late, in a thread of its own, as a slow network would make it.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import time
+from typing import Any
 
 import torch
 from torch import distributed
@@ -18,7 +21,7 @@ from torch.distributed import ProcessGroup
 from torch.utils.data import dataloader
 
 SECONDS = float(os.environ["TEST_DELAY_SECONDS"])
-STEPS = {  # kind -> [first, end) of the slow steps, given as "data:4-8,collective:8-12,..."
+STEPS = {  # kind -> the slow steps, given as "data:4-8,collective:8-20-2,..." (first-end-stride)
     kind: range(*(int(bound) for bound in bounds.split("-")))
     for kind, bounds in (item.split(":") for item in os.environ["TEST_DELAY_STEPS"].split(","))
 }
@@ -44,44 +47,44 @@ optimizer_step = torch.optim.AdamW.step
 scheduler_step = torch.optim.lr_scheduler.LambdaLR.step
 
 
-def slow_fetch(self):
+def slow_fetch(self: Any) -> Any:
     # accelerate fetches one batch ahead, within the step before; still once a batch.
     if slow("data"):
         time.sleep(SECONDS)
     return fetch(self)
 
 
-def slow_optimizer_step(self, *arguments, **named):
+def slow_optimizer_step(self: Any, *arguments: Any, **named: Any) -> Any:
     if slow_once("optimizer"):  # DeepSpeed steps once for each group of parameters
         time.sleep(SECONDS)
     return optimizer_step(self, *arguments, **named)
 
 
-def counting_scheduler_step(self, *arguments, **named):
+def counting_scheduler_step(self: Any, *arguments: Any, **named: Any) -> Any:
     global step
     result = scheduler_step(self, *arguments, **named)
     step = self.last_epoch  # 0 after its constructor's own call
     return result
 
 
-def late(work):
+def late(work: Any) -> Any:
     """A work that completes SECONDS after `work` has."""
-    future = torch.futures.Future()
+    future: torch.futures.Future[Any] = torch.futures.Future()
 
-    def complete():
+    def complete() -> None:
         work.wait()
         time.sleep(SECONDS)
         future.set_result(work.result())
 
     threading.Thread(target=complete).start()
-    return torch._C._distributed_c10d._create_work_from_future(future)
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
-def backend_of(group):
+def backend_of(group: Any) -> Any:
     return ProcessGroup.unbox(group)._get_backend(torch.device("cpu"))
 
 
-def allreduce(tensors, group, *_):
+def allreduce(tensors: list[torch.Tensor], group: Any, *_: Any) -> tuple[Any, Any]:
     # The operator's ReduceOp cannot be read from Python; DDP's gradients, the only use here, are
     # sums.
     work = backend_of(group).allreduce(tensors, distributed.AllreduceOptions())
@@ -89,7 +92,9 @@ def allreduce(tensors, group, *_):
     return tensors, (late(work) if large and slow_once("collective") else work).boxed()
 
 
-def allgather_base(output, input, group, *_):
+def allgather_base(
+    output: torch.Tensor, input: torch.Tensor, group: Any, *_: Any
+) -> tuple[Any, Any]:
     if output.nbytes >= MANY_BYTES and slow_once("collective"):
         time.sleep(SECONDS)
     return output, backend_of(group)._allgather_base(output, input).boxed()
@@ -97,9 +102,9 @@ def allgather_base(output, input, group, *_):
 
 KERNELS = {"allreduce_": allreduce, "_allgather_base_": allgather_base}
 
-dataloader._SingleProcessDataLoaderIter._next_data = slow_fetch
-torch.optim.AdamW.step = slow_optimizer_step
-torch.optim.lr_scheduler.LambdaLR.step = counting_scheduler_step
+dataloader._SingleProcessDataLoaderIter._next_data = slow_fetch  # type: ignore[method-assign]
+torch.optim.AdamW.step = slow_optimizer_step  # type: ignore[method-assign]
+torch.optim.lr_scheduler.LambdaLR.step = counting_scheduler_step  # type: ignore[method-assign]
 library = torch.library.Library("c10d", "IMPL")
 operator = os.environ["TEST_DELAY_OPERATOR"]
 library.impl(operator, KERNELS[operator], "CPU", allow_override=True)
