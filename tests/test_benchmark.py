@@ -176,6 +176,17 @@ def test_a_deepspeed_file_is_followed(ljperf: Ljperf, tiny_config: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
+def test_what_the_stack_refuses_before_step_1_is_bad_input(
+    ljperf: Ljperf, write_config: Callable[..., Path]
+) -> None:
+    config = write_config(hidden_act="nope")
+    result = ljperf("benchmark", "--config", config, "--model", "ddp", "--ranks", "1", *QUICK)
+    assert result.returncode == 2
+    assert "nope" in result.stderr.splitlines()[-1]
+    assert not ljperf.stored_records()
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
 def test_a_hung_rank_shows_its_stack(ljperf: Ljperf, tiny_config: Path, tmp_path: Path) -> None:
     """A rank that waits for ever in Python: its log says in which line."""
     site = tmp_path / "site"

@@ -29,6 +29,9 @@ OUT_OF_MEMORY_PHRASES = ("can't allocate memory", "not enough memory", "out of m
 ASKED_FOR = re.compile(
     r"(?:tried|unable) to allocate (?:(\d+) bytes|([\d.]+ [KMGTPE]iB))", re.IGNORECASE
 )
+# What the stack raises for values it cannot use (validation errors of pydantic are ValueErrors).
+REFUSALS = (ValueError, TypeError, KeyError, AttributeError, AssertionError, NotImplementedError)
+MOST_LINES, LONGEST_MESSAGE = 4, 300
 KIBI, UNITS = 1024, ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -96,8 +99,12 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _classify(error: BaseException) -> tuple[str, int]:
-    """The `kind` of the error event and the exit status."""
+def _classify(error: BaseException, *, configuring: bool = False) -> tuple[str, int]:
+    """The `kind` of the error event and the exit status.
+
+    `configuring`: no step has been made. What transformers, DeepSpeed and accelerate refuse then is
+    something the user gave: an activation that does not exist, keys that contradict each other.
+    """
     if isinstance(error, BadInput):
         return "bad_input", EXIT_BAD_INPUT
     if isinstance(error, NonFiniteLoss):
@@ -105,7 +112,18 @@ def _classify(error: BaseException) -> tuple[str, int]:
     phrases = str(error).lower() if isinstance(error, RuntimeError) else ""
     if isinstance(error, MemoryError) or any(phrase in phrases for phrase in OUT_OF_MEMORY_PHRASES):
         return "out_of_memory", EXIT_FAILED
+    if configuring and isinstance(error, REFUSALS):
+        return "bad_input", EXIT_BAD_INPUT
     return "exception", EXIT_FAILED
+
+
+def _essence(error: BaseException) -> str:
+    """The first lines of an error as one: the first alone often ends in a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:MOST_LINES])
+    if len(text) > LONGEST_MESSAGE:
+        text = text[:LONGEST_MESSAGE].rsplit(" ", 1)[0] + " ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _binary(size: int) -> str:
@@ -126,13 +144,19 @@ def _out_of_memory(text: str) -> str:
 
 
 def _report(events: EventWriter, error: BaseException) -> int:
-    kind, status = _classify(error)
-    lines: list[Any] = str(error).strip().splitlines()
-    message = lines[0] if lines else type(error).__name__
-    if kind == "exception":
-        message = f"{type(error).__name__}: {message}"
+    kind, status = _classify(
+        error, configuring="start" in events.told and "step" not in events.told
+    )
+    if isinstance(error, BadInput | NonFiniteLoss):
+        message = str(error)
     elif kind == "out_of_memory":
         message = _out_of_memory(str(error))
+    elif kind == "bad_input":
+        message = (
+            f"this model or these settings are refused before the first step: {_essence(error)}"
+        )
+    else:
+        message = _essence(error)
     trace = "".join(traceback.format_exception(error))
     sys.stderr.write(trace)
     events.emit("error", kind=kind, message=message, traceback=trace)

@@ -16,6 +16,7 @@ class EventWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self.told: set[str] = set()  # the kinds of events so far
 
     @classmethod
     def from_environment(cls) -> EventWriter:
@@ -23,6 +24,7 @@ class EventWriter:
         return cls(int(os.environ.get(EVENT_FD_VARIABLE, STANDARD_OUTPUT)))
 
     def emit(self, event: str, **fields: Any) -> None:
+        self.told.add(event)
         record = {"event": event, "time": time.time(), **fields}
         data = (json.dumps(record) + "\n").encode()
         while data:

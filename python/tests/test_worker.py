@@ -119,6 +119,8 @@ def test_errors_are_classified() -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
     assert worker._classify(error.value) == ("out_of_memory", 1)
     assert worker._classify(ValueError("out of memory")) == ("exception", 1)
+    assert worker._classify(KeyError("nope"), configuring=True) == ("bad_input", 2)
+    assert worker._classify(RuntimeError("gloo"), configuring=True) == ("exception", 1)
 
 
 @pytest.mark.parametrize(

@@ -172,13 +172,17 @@ base::OrderedJson Hardware::to_json() const {
   for (const Gpu& gpu : gpus) {
     gpu_list.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
   }
+  base::OrderedJson quota = nullptr;
+  if (cpu_quota.has_value()) {
+    quota = *cpu_quota;
+  }
   base::OrderedJson limit = nullptr;
   if (cgroup_limit_bytes.has_value()) {
     limit = *cgroup_limit_bytes;
   }
-  return {{"cpu_model", cpu_model}, {"cores", cores.size()},        {"numa_nodes", numa_nodes},
-          {"cpu_flags", cpu_flags}, {"memory_bytes", memory_bytes}, {"cgroup_limit_bytes", limit},
-          {"gpus", gpu_list},       {"gpu_note", gpu_note}};
+  return {{"cpu_model", cpu_model},      {"cores", cores.size()},  {"cpu_quota", quota},
+          {"numa_nodes", numa_nodes},    {"cpu_flags", cpu_flags}, {"memory_bytes", memory_bytes},
+          {"cgroup_limit_bytes", limit}, {"gpus", gpu_list},       {"gpu_note", gpu_note}};
 }
 
 Hardware detect_hardware() {
