@@ -5,6 +5,7 @@ optimizer steps put in.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import sysconfig
 from pathlib import Path
@@ -26,6 +27,8 @@ PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
 ROW_OF = {"data": "data", "collective": "communication", "optimizer": "optimizer"}
 # The collective that the engine waits for on the training thread.
 WAITED_FOR = {"deepspeed": "_allgather_base_", "fsdp": "_allgather_base_", "ddp": "allreduce_"}
+# How many of it to slow down in a step, each: against waits that vary from step to step.
+SLOW_COLLECTIVES = {"deepspeed": 2, "fsdp": 3, "ddp": 1}
 SHARDING = {"deepspeed": "zero3", "fsdp": "dtensor", "ddp": "none"}
 
 
@@ -37,6 +40,7 @@ def delays(engine: str) -> dict[str, str]:
             f"{kind}:{slow.start}-{slow.stop}-{slow.step}" for kind, slow in SLOW_STEPS.items()
         ),
         "TEST_DELAY_OPERATOR": WAITED_FOR[engine],
+        "TEST_DELAY_COLLECTIVES": str(SLOW_COLLECTIVES[engine]),
     }
 
 
@@ -90,6 +94,13 @@ def test_ends_well_with_every_step(run: Run) -> None:
         assert run.events[rank][-1]["event"] == "done"
 
 
+def test_every_group_waits_longer_than_the_launcher(run: Run) -> None:
+    """Those that the engines make, too; --step-timeout is 300 s here."""
+    waits = re.findall(r"group timeout: (\d+) s", run.logs[0])
+    assert waits
+    assert set(waits) == {"660"}
+
+
 def test_parameters_are_where_the_engine_says(run: Run, engine: str) -> None:
     model = run.one(0, "model")
     assert model["sharding"] == SHARDING[engine]
@@ -140,7 +151,8 @@ def added(run: Run, kind: str) -> float:
 
 
 def test_delays_appear_in_their_rows(run: Run, engine: str, tmp_path: Path) -> None:
-    expected = {"data": 2 * DELAY_S, "optimizer": DELAY_S, "collective": DELAY_S}  # 2 micro-batches
+    delays_a_step = {"data": 2, "optimizer": 1, "collective": SLOW_COLLECTIVES[engine]}
+    expected = {kind: count * DELAY_S for kind, count in delays_a_step.items()}
     found = {kind: added(run, kind) for kind in expected}
     if found != pytest.approx(expected, rel=0.1):  # a machine under load may need a second try
         again = train(engine, tmp_path)
@@ -176,7 +188,8 @@ def test_collectives_are_counted(run: Run, engine: str) -> None:
     assert counted["calls"] >= STEPS
     assert counted["bytes"] > 0
     if engine != "ddp":  # DDP's reducer waits where only its own log sees it
-        assert counted["seconds"] > len(SLOW_STEPS["collective"]) * DELAY_S
+        slow = len(SLOW_STEPS["collective"]) * SLOW_COLLECTIVES[engine]
+        assert counted["seconds"] > slow * DELAY_S
 
 
 def test_gemm_peak_is_measured(run: Run, engine: str) -> None:

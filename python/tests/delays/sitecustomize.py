@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, distributed_c10d
 from torch.utils.data import dataloader
 
 SECONDS = float(os.environ["TEST_DELAY_SECONDS"])
@@ -27,18 +28,19 @@ STEPS = {  # kind -> the slow steps, given as "data:4-8,collective:8-20-2,..." (
 }
 MANY_BYTES = 1024  # of gradients and parameters; scalars are not slowed down
 step = 0
-slowed: set[tuple[str, int]] = set()
+COLLECTIVES = int(os.environ["TEST_DELAY_COLLECTIVES"])  # so many in each slow step
+slowed: Counter[tuple[str, int]] = Counter()
 
 
 def slow(kind: str) -> bool:
     return step in STEPS[kind]
 
 
-def slow_once(kind: str) -> bool:
-    """Whether to slow down now: the first time in each slow step."""
-    if not slow(kind) or (kind, step) in slowed:
+def slow_first(kind: str, times: int = 1) -> bool:
+    """Whether to slow down now: the first times in each slow step."""
+    if not slow(kind) or slowed[kind, step] == times:
         return False
-    slowed.add((kind, step))
+    slowed[kind, step] += 1
     return True
 
 
@@ -55,7 +57,7 @@ def slow_fetch(self: Any) -> Any:
 
 
 def slow_optimizer_step(self: Any, *arguments: Any, **named: Any) -> Any:
-    if slow_once("optimizer"):  # DeepSpeed steps once for each group of parameters
+    if slow_first("optimizer"):  # DeepSpeed steps once for each group of parameters
         time.sleep(SECONDS)
     return optimizer_step(self, *arguments, **named)
 
@@ -89,15 +91,28 @@ def allreduce(tensors: list[torch.Tensor], group: Any, *_: Any) -> tuple[Any, An
     # sums.
     work = backend_of(group).allreduce(tensors, distributed.AllreduceOptions())
     large = sum(tensor.nbytes for tensor in tensors) >= MANY_BYTES
-    return tensors, (late(work) if large and slow_once("collective") else work).boxed()
+    return tensors, (
+        late(work) if large and slow_first("collective", COLLECTIVES) else work
+    ).boxed()
 
 
 def allgather_base(
     output: torch.Tensor, input: torch.Tensor, group: Any, *_: Any
 ) -> tuple[Any, Any]:
-    if output.nbytes >= MANY_BYTES and slow_once("collective"):
+    if output.nbytes >= MANY_BYTES and slow_first("collective", COLLECTIVES):
         time.sleep(SECONDS)
     return output, backend_of(group)._allgather_base(output, input).boxed()
+
+
+destroy = distributed.destroy_process_group
+
+
+def telling_destroy(group: ProcessGroup | None = None) -> None:
+    """Before the groups go: how long each waits for a rank, into the rank's log."""
+    for one in distributed_c10d._world.pg_map:
+        options = one._get_backend(torch.device("cpu")).options
+        print(f"group timeout: {options._timeout.total_seconds():.0f} s")
+    destroy(group)
 
 
 KERNELS = {"allreduce_": allreduce, "_allgather_base_": allgather_base}
@@ -105,6 +120,7 @@ KERNELS = {"allreduce_": allreduce, "_allgather_base_": allgather_base}
 dataloader._SingleProcessDataLoaderIter._next_data = slow_fetch  # type: ignore[method-assign]
 torch.optim.AdamW.step = slow_optimizer_step  # type: ignore[method-assign]
 torch.optim.lr_scheduler.LambdaLR.step = counting_scheduler_step  # type: ignore[method-assign]
+distributed.destroy_process_group = telling_destroy
 library = torch.library.Library("c10d", "IMPL")
 operator = os.environ["TEST_DELAY_OPERATOR"]
 library.impl(operator, KERNELS[operator], "CPU", allow_override=True)
