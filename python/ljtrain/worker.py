@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 import traceback
-from typing import Any
 
 from ljtrain import worker_config
 from ljtrain.worker_config import BadInput, NonFiniteLoss, WorkerConfig
