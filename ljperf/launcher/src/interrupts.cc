@@ -10,7 +10,7 @@ Interrupts::Interrupts() {
     sigaddset(&set_, number);
   }
   ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
-  struct sigaction ignore {};
+  struct sigaction ignore{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &ignore, &pipe_before_);
   fd_.reset(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -25,7 +25,7 @@ class Interrupts {
  private:
   sigset_t set_{};
   sigset_t before_{};
-  struct sigaction pipe_before_ {};
+  struct sigaction pipe_before_{};
   base::UniqueFd fd_;
 };
 
