@@ -37,7 +37,7 @@ asan tsan: set-up ## Run the C++ tests under sanitizers
 	ctest --preset $@
 
 .PHONY: lint
-lint: set-up ## Check style: clang-format, clang-tidy, ruff, mypy
+lint: build ## Check style: clang-format, clang-tidy, ruff, mypy
 	@tools/lint.sh $(VENV)
 
 .PHONY: clean

@@ -16,10 +16,11 @@ def test_identical_runs_show_no_difference() -> None:
     sys.path.insert(0, str(ROOT / "benchmarks/ljperf"))
     import a_a
 
-    result = a_a.run(pairs=20, repeat=5, steps=20, engine="deepspeed")
-    if result["half_width"]["median"] > 0.02:
-        pytest.fail(f"too noisy to judge: half-width {result['half_width']}; is the machine idle?")
+    result = a_a.run(pairs=20, repeat=5, steps=20, engine="ddp")
     assert result["holding_1"] >= 18, result
+    if result["half_width"]["median"] > 0.02:
+        load = Path("/proc/loadavg").read_text().split()[0]
+        pytest.fail(f"half-width {result['half_width']} is above 2 %; load average {load}: noise?")
 
 
 @pytest.mark.slow
@@ -35,4 +36,4 @@ def test_measuring_costs_less_than_2_percent(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     overhead = json.loads(output)["instrumentation_overhead"]
-    assert overhead["ci95"][0] < 1.02 and overhead["ratio"] < 1.02, overhead
+    assert overhead["ci95"][1] < 1.02, overhead

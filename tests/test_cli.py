@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -60,6 +59,9 @@ def test_version(ljperf: Ljperf) -> None:
         ((*MODEL, "--zero", "4"), ["--zero 4", "0, 1, 2 and 3"]),
         ((*MODEL, "--zero", "three"), ["--zero"]),
         ((*MODEL, "--ranks", "0"), ["--ranks 0"]),
+        ((*MODEL, "--ranks", "2000000000", "--oversubscribe"), ["--ranks 2000000000"]),
+        ((*MODEL, "--step-timeout", "inf"), ["--step-timeout"]),
+        ((*MODEL, "--seed", "-1"), ["--seed -1"]),
         ((*MODEL, "--ranks", "100000"), ["--ranks 100000", "--oversubscribe"]),
         ((*MODEL, "--steps", "0"), ["--steps 0"]),
         ((*MODEL, "--warmup", "some"), ["--warmup some"]),
@@ -201,4 +203,44 @@ def test_bash_completion_completes(ljperf: Ljperf) -> None:
 
 def test_hidden_gpus_mean_a_host_run(ljperf: Ljperf) -> None:
     document = json.loads(ljperf(*MODEL, "--dry-run", "--json", CUDA_VISIBLE_DEVICES="").stdout)
-    assert document["ranks"] == len(os.sched_getaffinity(0))
+    hardware = json.loads(ljperf("benchmark", "--env-dump").stdout)["hardware"]
+    assert document["ranks"] <= hardware["cores"]
+
+
+def test_the_memory_limit_is_respected_and_named(ljperf: Ljperf) -> None:
+    dry_run = (*MODEL, "--dry-run", "--json")
+    document = json.loads(ljperf(*dry_run, LJTRAIN_MEMORY_LIMIT="3GiB").stdout)
+    assert document["memory_limit_bytes"] == 3 << 30
+    assert document["memory_limit_source"] == "LJTRAIN_MEMORY_LIMIT"
+    refused(ljperf(*dry_run, LJTRAIN_MEMORY_LIMIT="much"), "LJTRAIN_MEMORY_LIMIT", "much")
+    refused(ljperf(*MODEL, "--scale", "1/8", LJTRAIN_MEMORY_LIMIT="1MiB"), "MiB")
+
+
+def test_secrets_in_settings_are_not_shown(ljperf: Ljperf) -> None:
+    text = ljperf(*MODEL, "--dry-run", "--set", "hub_token=verysecret").stdout
+    assert "hub_token" in text and "verysecret" not in text
+
+
+def test_what_accelerate_would_take_from_the_environment_is_not_passed_on(ljperf: Ljperf) -> None:
+    text = ljperf(*MODEL, "--dry-run", ACCELERATE_DYNAMO_BACKEND="inductor").stdout
+    assert "(no ACCELERATE_DYNAMO_BACKEND)" in text
+    assert "note: ACCELERATE_DYNAMO_BACKEND is not passed on" in text
+
+
+def test_packages_beside_the_command_are_not_imported(ljperf: Ljperf, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    assert ljperf(*MODEL, "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors_do_no_harm(ljperf: Ljperf, closed: str) -> None:
+    command = f'"{ljperf.program}" benchmark --model deepspeed/llama3-8b --dry-run {closed}'
+    environment = ljperf.environment()
+    assert subprocess.run(["bash", "-c", command], env=environment, check=False).returncode == 0
+
+
+def test_an_environment_that_prints_at_start_is_understood(ljperf: Ljperf, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("print('hello from the administrator')")
+    assert ljperf(*MODEL, "--dry-run", PYTHONPATH=str(site)).returncode == 0

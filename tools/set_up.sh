@@ -20,12 +20,12 @@ apt_install() {
     sudo=sudo
   fi
   say "installing the packages $*"
-  if [ ! -e .make/apt_updated ]; then
-    logged $sudo apt-get update -q || fail "apt-get update failed"
-    touch .make/apt_updated
-  fi
-  logged $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" ||
-    fail "apt-get install failed"
+  local install=($sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@")
+  # The lists may be missing (a fresh machine) or old (the mirror has moved on): one update, and once more.
+  if [ -e .make/apt_updated ] && logged "${install[@]}"; then return; fi
+  logged $sudo apt-get update -q || fail "apt-get update failed"
+  touch .make/apt_updated
+  logged "${install[@]}" || fail "apt-get install failed"
 }
 
 has_package() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -92,7 +92,7 @@ Prepared prepare(const SpawnOptions& options) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGCHLD}) {
+  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGQUIT, SIGCHLD}) {
     ::signal(number, SIG_DFL);
   }
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -139,43 +139,6 @@ ExitStatus decode(int status) {
     result.code = WEXITSTATUS(status);
   }
   return result;
-}
-
-// Every process whose ancestors include this one, from /proc.
-std::set<pid_t> descendants() {
-  std::map<pid_t, pid_t> parent_of;
-  DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) {
-    return {};
-  }
-  while (dirent* entry = ::readdir(folder)) {
-    pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
-    if (pid <= 0) {
-      continue;
-    }
-    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    std::getline(stat, line);
-    // "pid (name) state parent ...": the name may hold anything, its end is the last ')'.
-    std::size_t name_end = line.rfind(')');
-    if (name_end != std::string::npos && name_end + 4 < line.size()) {
-      parent_of[pid] = static_cast<pid_t>(std::strtol(line.c_str() + name_end + 4, nullptr, 10));
-    }
-  }
-  ::closedir(folder);
-  std::set<pid_t> found;
-  for (const auto& [pid, parent] : parent_of) {
-    pid_t ancestor = pid;
-    for (std::size_t hops = 0; hops < parent_of.size() && ancestor > 1; ++hops) {
-      auto next = parent_of.find(ancestor);
-      ancestor = next == parent_of.end() ? 0 : next->second;
-      if (ancestor == ::getpid()) {
-        found.insert(pid);
-        break;
-      }
-    }
-  }
-  return found;
 }
 
 }  // namespace
@@ -337,13 +300,53 @@ Captured run_captured(SpawnOptions options, const std::string& input,
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-int end_descendants(std::chrono::milliseconds patience) {
+std::set<pid_t> descendants(const std::set<pid_t>& spared) {
+  std::map<pid_t, pid_t> parent_of;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) {
+    return {};
+  }
+  while (dirent* entry = ::readdir(folder)) {
+    pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+    if (pid <= 0) {
+      continue;
+    }
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    // "pid (name) state parent ...": the name may hold anything, its end is the last ')'.
+    std::size_t name_end = line.rfind(')');
+    if (name_end != std::string::npos && name_end + 4 < line.size()) {
+      parent_of[pid] = static_cast<pid_t>(std::strtol(line.c_str() + name_end + 4, nullptr, 10));
+    }
+  }
+  ::closedir(folder);
+  std::set<pid_t> found;
+  for (const auto& [pid, parent] : parent_of) {
+    pid_t ancestor = pid;
+    for (std::size_t hops = 0;
+         hops < parent_of.size() && ancestor > 1 && !spared.contains(ancestor); ++hops) {
+      auto next = parent_of.find(ancestor);
+      ancestor = next == parent_of.end() ? 0 : next->second;
+      if (ancestor == ::getpid()) {
+        found.insert(pid);
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+int end_descendants(std::chrono::milliseconds patience, const std::set<pid_t>& spared) {
   std::set<pid_t> seen;
   Clock::time_point deadline = Clock::now() + patience;
   do {
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    std::set<pid_t> alive;
+    for (pid_t pid : descendants(spared)) {
+      if (::waitpid(pid, nullptr, WNOHANG) != pid) {  // reaps what has ended already
+        alive.insert(pid);
+      }
     }
-    std::set<pid_t> alive = descendants();
     if (alive.empty()) {
       break;
     }

@@ -78,6 +78,16 @@ TEST(EndDescendants, FindsThoseThatLeftTheirGroup) {
   EXPECT_EQ(end_descendants(milliseconds(100)), 0);
 }
 
+TEST(EndDescendants, SparesThoseThatWereThereBefore) {
+  become_subreaper();
+  ChildProcess neighbour = ChildProcess::spawn(shell("sleep 60"));
+  std::set<pid_t> before = descendants();
+  EXPECT_TRUE(before.contains(neighbour.pid()));
+  ChildProcess child = ChildProcess::spawn(shell("sleep 60"));
+  EXPECT_GE(end_descendants(milliseconds(2000), before), 1);
+  EXPECT_FALSE(neighbour.poll().has_value());
+}
+
 TEST(ChildProcess, DiesWithTheProcessThatSpawnedIt) {
   become_subreaper();  // else the orphan waits for init to reap it
   int ends[2];

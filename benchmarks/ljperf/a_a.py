@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--engine", default="deepspeed", choices=("deepspeed", "fsdp", "ddp"))
+    parser.add_argument("--engine", default="ddp", choices=("deepspeed", "fsdp", "ddp"))
     parser.add_argument("--output", type=Path, help="folder for the dated result")
     arguments = parser.parse_args()
     result = run(arguments.pairs, arguments.repeat, arguments.steps, arguments.engine)

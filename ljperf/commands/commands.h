@@ -11,7 +11,6 @@ namespace ljtrain::ljperf {
 struct CommandContext {
   std::vector<std::string> command_line;  // as typed
   int exit_code = 0;
-  bool verbose = false;
 };
 
 void add_benchmark(CLI::App& app, CommandContext& context);

@@ -1,5 +1,7 @@
 // ljperf: measures the training of language models.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -85,6 +87,12 @@ int run(int argc, char** argv) {
 }  // namespace ljtrain::ljperf
 
 int main(int argc, char** argv) {
+  // Started with a closed standard descriptor, the first file opened would take its place.
+  int null = 0;
+  do {
+    null = ::open("/dev/null", O_RDWR);
+  } while (null >= 0 && null <= STDERR_FILENO);
+  ::close(null);
   try {
     return ljtrain::ljperf::run(argc, argv);
   } catch (const std::exception& error) {

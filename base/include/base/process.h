@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,10 +79,13 @@ struct Captured {
 Captured run_captured(SpawnOptions options, const std::string& input,
                       std::chrono::milliseconds timeout);
 
-// Makes orphans of our children ours, so that end_descendants() finds them.
+// Makes orphans of our children ours, so that descendants() finds them.
 void become_subreaper();
-// Kills and reaps every process that descends from this one, until none is left or `patience` has
-// passed. Returns how many were found.
-int end_descendants(std::chrono::milliseconds patience);
+// Every process that descends from this one, but those in `spared` and what descends from them.
+std::set<pid_t> descendants(const std::set<pid_t>& spared = {});
+// Kills and reaps descendants(spared) until none is left or `patience` has passed. Returns how many
+// were found. `spared` is what was there before: a shell may have started helpers and then become
+// this program.
+int end_descendants(std::chrono::milliseconds patience, const std::set<pid_t>& spared = {});
 
 }  // namespace ljtrain::base

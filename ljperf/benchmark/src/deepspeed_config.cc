@@ -13,7 +13,8 @@ using Pointer = base::Json::json_pointer;
 
 constexpr int kDefaultStage = 3;
 
-// A key of DeepSpeed's JSON and the TrainingArgument that decides the same.
+// A key of DeepSpeed's JSON and the TrainingArgument that decides the same (transformers 5.24,
+// integrations/deepspeed.py, trainer_config_process and trainer_config_finalize).
 struct Twin {
   const char* key;
   const char* argument;
@@ -24,8 +25,14 @@ constexpr std::array kTwins{
     Twin{"/bf16/enabled", "bf16"},
     Twin{"/fp16/enabled", "fp16"},
     Twin{"/optimizer/params/lr", "learning_rate"},
+    Twin{"/optimizer/params/eps", "adam_epsilon"},
     Twin{"/optimizer/params/weight_decay", "weight_decay"},
+    Twin{"/optimizer/params/betas/0", "adam_beta1"},
+    Twin{"/optimizer/params/betas/1", "adam_beta2"},
+    Twin{"/scheduler/params/warmup_max_lr", "learning_rate"},
+    Twin{"/scheduler/params/warmup_num_steps", "warmup_steps"},
 };
+constexpr const char* kBetas = "/optimizer/params/betas";
 
 // What the transformers documentation gives for ZeRO-3: "auto" lets the Trainer fill in its own
 // arguments, and sizes buckets by the model.
@@ -91,7 +98,9 @@ void read_file(DeepSpeedConfig& config, const std::filesystem::path& file,
   }
   config.zero_stage = zero_stage_of(document);
   config.micro_batch = positive_number(document, "/train_micro_batch_size_per_gpu");
-  config.gradient_accumulation = positive_number(document, "/gradient_accumulation_steps");
+  config.train_batch = positive_number(document, "/train_batch_size");
+  config.where_train_batch = document.where(Pointer("/train_batch_size"));
+  positive_number(document, "/gradient_accumulation_steps");
   if (config.micro_batch.has_value() && micro_batch.has_value() &&
       *config.micro_batch != *micro_batch) {
     throw base::user_error("{}: {} contradicts --micro-batch {}; leave one of them out",
@@ -106,8 +115,7 @@ void read_file(DeepSpeedConfig& config, const std::filesystem::path& file,
 }  // namespace
 
 DeepSpeedConfig make_deepspeed_config(const std::filesystem::path& file, std::optional<int> zero,
-                                      std::optional<int> micro_batch,
-                                      const std::map<std::string, base::Json>& settings) {
+                                      std::optional<int> micro_batch, const Settings& set) {
   DeepSpeedConfig config;
   config.json = defaults();
   if (!file.empty()) {
@@ -119,12 +127,16 @@ DeepSpeedConfig make_deepspeed_config(const std::filesystem::path& file, std::op
   config.json["zero_optimization"]["stage"] = config.zero_stage;
   for (const Twin& twin : kTwins) {
     OrderedJson::json_pointer pointer(twin.key);
-    if (settings.contains(twin.argument) && config.json.contains(pointer)) {
-      config.json[pointer] = "auto";
+    if (!config.json.contains(pointer) || config.json[pointer] == "auto") {
+      continue;
     }
-  }
-  if (settings.contains("gradient_accumulation_steps")) {
-    config.gradient_accumulation.reset();
+    if (set.contains(twin.argument)) {
+      // The two betas are one key: "auto" stands for both.
+      bool is_beta = pointer.parent_pointer() == OrderedJson::json_pointer(kBetas);
+      config.json[is_beta ? pointer.parent_pointer() : pointer] = "auto";
+    } else {
+      config.decided[twin.argument] = config.json[pointer];
+    }
   }
   return config;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 
 #include "base/errors.h"
 
@@ -13,6 +14,8 @@ constexpr int kMostSteps = 1'000'000;
 constexpr int kMostRuns = 1000;
 constexpr int kLongestSequence = 16'777'216;
 constexpr int kMostMicroBatch = 65536;
+constexpr int kMostRanks = 4096;
+constexpr double kLongestTimeout = 1e6;
 
 void check_range(const char* option, long long value, long long least, long long most) {
   if (value < least || value > most) {
@@ -22,8 +25,11 @@ void check_range(const char* option, long long value, long long least, long long
 
 void check_file(const char* option, const std::filesystem::path& file) {
   std::error_code error;
-  if (!file.empty() && !std::filesystem::is_regular_file(file, error)) {
+  if (!file.empty() && !std::filesystem::exists(file, error)) {
     throw base::user_error("{} {}: no such file", option, file.string());
+  }
+  if (!file.empty() && !std::filesystem::is_regular_file(file, error)) {
+    throw base::user_error("{} {}: is no regular file", option, file.string());
   }
 }
 
@@ -88,12 +94,14 @@ void check(const BenchmarkOptions& options) {
     throw base::user_error("--zero {}: DeepSpeed's ZeRO has the stages 0, 1, 2 and 3",
                            *options.zero);
   }
-  if (options.ranks.has_value() && *options.ranks < 1) {
-    throw base::user_error("--ranks {}: at least one rank is needed", *options.ranks);
+  if (options.ranks.has_value()) {
+    check_range("--ranks", *options.ranks, 1, kMostRanks);
   }
-  if (!(options.step_timeout > 0)) {
-    throw base::user_error("--step-timeout {}: must be more than 0 seconds", options.step_timeout);
+  if (!(options.step_timeout > 0 && options.step_timeout <= kLongestTimeout)) {
+    throw base::user_error("--step-timeout {}: must be more than 0 and at most {} seconds",
+                           options.step_timeout, kLongestTimeout);
   }
+  check_range("--seed", options.seed, 0, std::numeric_limits<int>::max());
   if (options.warmup != "auto") {
     int steps = -1;
     const char* end = options.warmup.data() + options.warmup.size();

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/errors.h"
 #include "base/units.h"
+#include "base_stack.h"
 #include "benchmark/python_environment.h"
 #include "benchmark/run_environment.h"
 #include "catalogue/lookup.h"
 #include "deepspeed_config.h"
+#include "settings.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -24,26 +27,6 @@ constexpr int kWarmupShare = 4;
 // Memory that is not the run's to use on a host: the system and the page cache.
 constexpr double kHostReserve = 0.1;
 constexpr int kOverheadBlockSteps = 5;
-
-// --set KEY=VALUE: VALUE as JSON where it is JSON, else as text.
-std::map<std::string, Json> parse_settings(const std::vector<std::string>& settings) {
-  std::map<std::string, Json> parsed;
-  for (const std::string& setting : settings) {
-    auto [key, text] = split_setting(setting);
-    Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (text == "True" || text == "False") {
-      value = text == "True";
-    }
-    parsed[key] = value.is_discarded() ? Json(text) : value;
-  }
-  return parsed;
-}
-
-bool setting_is(const std::map<std::string, Json>& settings, const char* key, bool otherwise) {
-  auto found = settings.find(key);
-  return found == settings.end() || !found->second.is_boolean() ? otherwise
-                                                                : found->second.get<bool>();
-}
 
 struct ModelChoice {
   std::string engine;
@@ -71,7 +54,11 @@ void place(BenchmarkPlan& plan) {
   plan.on_gpus = !plan.hardware.gpus.empty();
   auto cores = static_cast<int>(plan.hardware.cores.size());
   auto gpus = static_cast<int>(plan.hardware.gpus.size());
-  plan.ranks = options.ranks.value_or(plan.on_gpus ? gpus : std::max(1, cores));
+  plan.ranks = options.ranks.value_or(plan.on_gpus ? gpus : plan.hardware.usable_cores());
+  if (!plan.on_gpus && plan.hardware.usable_cores() < cores) {
+    plan.notes.push_back(fmt::format("the cgroup grants the time of {:.3g} of {} cores",
+                                     *plan.hardware.cpu_quota, cores));
+  }
   if (plan.on_gpus && plan.ranks > gpus) {
     throw base::user_error(
         "--ranks {}: this machine has {} GPU{}; use at most {}, or hide the GPUs with "
@@ -96,16 +83,32 @@ void choose_sequence(BenchmarkPlan& plan, const ModelConfig& config) {
   }
 }
 
-// The memory that one rank may use, and that the choice of a proxy must respect.
-double memory_limit(const BenchmarkPlan& plan) {
-  if (plan.on_gpus) {
-    double least = INFINITY;
-    for (const Gpu& gpu : plan.hardware.gpus) {
-      least = std::min(least, static_cast<double>(gpu.memory_bytes));
+// The memory that one rank may use: $LJTRAIN_MEMORY_LIMIT, else the smallest GPU's, else its share
+// of the host's (cgroup limit or RAM) less a reserve for the system.
+void choose_memory_limit(BenchmarkPlan& plan) {
+  const char* limit = std::getenv("LJTRAIN_MEMORY_LIMIT");
+  if (limit != nullptr && *limit != '\0') {
+    try {
+      plan.memory_limit_bytes = static_cast<double>(base::parse_bytes(limit));
+    } catch (const base::UserError& error) {
+      throw base::user_error("LJTRAIN_MEMORY_LIMIT: {}", error.what());
     }
-    return least;
+    plan.memory_limit_source = "LJTRAIN_MEMORY_LIMIT";
+  } else if (plan.on_gpus) {
+    plan.memory_limit_bytes = INFINITY;
+    for (const Gpu& gpu : plan.hardware.gpus) {
+      plan.memory_limit_bytes =
+          std::min(plan.memory_limit_bytes, static_cast<double>(gpu.memory_bytes));
+    }
+    plan.memory_limit_source = "the GPU's";
+  } else {
+    plan.memory_limit_bytes =
+        static_cast<double>(plan.hardware.usable_memory_bytes()) * (1 - kHostReserve) / plan.ranks;
+    plan.memory_limit_source =
+        fmt::format("{} less {:.0f} %, over {} ranks",
+                    plan.hardware.cgroup_limit_bytes.has_value() ? "the cgroup's limit" : "RAM",
+                    100 * kHostReserve, plan.ranks);
   }
-  return static_cast<double>(plan.hardware.usable_memory_bytes()) * (1 - kHostReserve) / plan.ranks;
 }
 
 void choose_proxy(BenchmarkPlan& plan, const ModelConfig& config) {
@@ -114,7 +117,9 @@ void choose_proxy(BenchmarkPlan& plan, const ModelConfig& config) {
   budget.shape.micro_batch = plan.micro_batch;
   budget.shape.ranks = plan.ranks;
   budget.shape.sharding = sharding_of(plan.engine, plan.zero_stage.value_or(0));
-  budget.memory_limit_bytes = memory_limit(plan);
+  budget.shape.checkpointing = plan.full_checkpointing;
+  budget.shape.half_precision = plan.precision != "fp32";
+  budget.memory_limit_bytes = plan.memory_limit_bytes;
   if (!plan.on_gpus) {
     budget.step_budget = kHostStepBudget;
   }
@@ -134,18 +139,6 @@ void count_steps(BenchmarkPlan& plan) {
   }
 }
 
-OrderedJson training_arguments(const BenchmarkPlan& plan,
-                               const std::map<std::string, Json>& settings) {
-  OrderedJson arguments = {{"bf16", true}, {"gradient_checkpointing", true}};
-  if (plan.gradient_accumulation > 1) {
-    arguments["gradient_accumulation_steps"] = plan.gradient_accumulation;
-  }
-  for (const auto& [key, value] : settings) {
-    arguments[key] = value;
-  }
-  return arguments;
-}
-
 OrderedJson data_source(const BenchmarkOptions& options) {
   if (options.data.empty()) {
     return {{"kind", "mock"}};
@@ -160,43 +153,7 @@ OrderedJson data_source(const BenchmarkOptions& options) {
           {"tokenizer", tokenizer}};
 }
 
-// The base stack of docs/ljperf.md: stock packages, autoload off, one bound rank a core, glibc's
-// malloc.
-base::Environment rank_environment(const BenchmarkPlan& plan, std::vector<std::string>& notes) {
-  base::Environment environment = base::current_environment();
-  std::string threads = std::to_string(plan.threads_per_rank);
-  auto set_threads = environment.find("OMP_NUM_THREADS");
-  if (set_threads != environment.end() && set_threads->second != threads && !plan.on_gpus) {
-    notes.push_back(fmt::format("OMP_NUM_THREADS={} is replaced by the {} cores of a rank",
-                                set_threads->second, threads));
-  }
-  environment["OMP_NUM_THREADS"] = threads;
-  environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0";
-  environment["HF_HUB_OFFLINE"] = "1";
-  environment["TOKENIZERS_PARALLELISM"] = "false";
-  environment["PYTHONUNBUFFERED"] = "1";
-  for (const char* ours : {"LJTRAIN_ACCL", "CHECKPOINT_OPTIMIZATION"}) {
-    if (environment.erase(ours) > 0) {
-      notes.push_back(
-          fmt::format("{} is set, but this release holds the base stack only: no effect", ours));
-    }
-  }
-  if (environment.contains("LD_PRELOAD")) {
-    notes.push_back(
-        fmt::format("LD_PRELOAD={} is not part of the base stack", environment["LD_PRELOAD"]));
-  }
-  // All ranks are on this host: a host name that does not resolve, or resolves elsewhere, must not
-  // matter.
-  environment.try_emplace("GLOO_SOCKET_IFNAME", "lo");
-  // DeepSpeed's build of its extension looks for ninja in PATH; a virtual environment that is not
-  // active has its own.
-  if (plan.python.has_parent_path()) {
-    environment["PATH"] = plan.python.parent_path().string() + ":" + environment["PATH"];
-  }
-  return environment;
-}
-
-OrderedJson worker_document(const BenchmarkPlan& plan, const std::map<std::string, Json>& settings,
+OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments,
                             const OrderedJson& deepspeed) {
   return {{"schema_version", 1},
           {"engine", plan.engine},
@@ -207,7 +164,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const std::map<std::strin
           {"steps", plan.steps_per_run},
           {"seed", plan.options.seed},
           {"data", data_source(plan.options)},
-          {"training_arguments", training_arguments(plan, settings)},
+          {"training_arguments", OrderedJson(Json(arguments))},
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
@@ -216,67 +173,83 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const std::map<std::strin
           {"step_timeout_s", plan.options.step_timeout}};
 }
 
-int positive_setting(const std::map<std::string, Json>& settings, const char* key, int otherwise) {
-  auto found = settings.find(key);
-  if (found == settings.end()) {
-    return otherwise;
-  }
-  if (!found->second.is_number_integer() || found->second < 1 || found->second > 1'000'000) {
-    throw base::user_error("--set {}={}: must be a whole number from 1 on", key,
-                           found->second.dump());
-  }
-  return found->second.get<int>();
-}
-
 }  // namespace
+
+base::Environment BenchmarkPlan::environment() const {
+  base::Environment result = base::current_environment();
+  for (const auto& [name, value] : base_stack) {
+    if (value.has_value()) {
+      result[name] = *value;
+    } else {
+      result.erase(name);
+    }
+  }
+  return result;
+}
 
 std::int64_t BenchmarkPlan::tokens_per_step() const {
   return std::int64_t{1} * ranks * micro_batch * gradient_accumulation * seq;
 }
 
-BenchmarkPlan make_plan(const BenchmarkOptions& options) {
-  check(options);
-  BenchmarkPlan plan;
-  plan.options = options;
-  std::map<std::string, Json> settings = parse_settings(options.set);
-  ModelChoice choice = choose_model(options);
-  plan.engine = choice.engine;
-  plan.model = choice.name;
-  plan.flops_convention = parse_flops_convention(options.flops);
-  plan.hardware = detect_hardware();
-  place(plan);
+namespace {
 
-  OrderedJson deepspeed = nullptr;
-  std::optional<int> file_accumulation;
+// Engine, ZeRO stage, batch and precision: from the options, the DeepSpeed file and --set. Returns
+// DeepSpeed's JSON, or null.
+OrderedJson choose_training(BenchmarkPlan& plan, Settings& arguments) {
+  const BenchmarkOptions& options = plan.options;
+  Settings set = parse_settings(options.set);
+  DeepSpeedConfig config;
   plan.micro_batch = options.micro_batch.value_or(1);
   if (plan.engine == "deepspeed") {
-    DeepSpeedConfig config = make_deepspeed_config(options.deepspeed_config, options.zero,
-                                                   options.micro_batch, settings);
+    config =
+        make_deepspeed_config(options.deepspeed_config, options.zero, options.micro_batch, set);
     plan.zero_stage = config.zero_stage;
     plan.micro_batch = config.micro_batch.value_or(plan.micro_batch);
-    file_accumulation = config.gradient_accumulation;
-    deepspeed = config.json;
   } else if (options.zero.has_value() || !options.deepspeed_config.empty()) {
     throw base::user_error(
         "{}: ZeRO is DeepSpeed's; use --model deepspeed/{}, or leave it out",
         options.zero.has_value() ? fmt::format("--zero {}", *options.zero) : "--deepspeed-config",
         plan.model);
   }
-  plan.gradient_accumulation =
-      positive_setting(settings, "gradient_accumulation_steps", file_accumulation.value_or(1));
-  plan.full_checkpointing = setting_is(settings, "gradient_checkpointing", true);
-  plan.precision = setting_is(settings, "fp16", false)  ? "fp16"
-                   : setting_is(settings, "bf16", true) ? "bf16"
-                                                        : "fp32";
+  arguments = merge_settings(config.decided, set);
+  plan.gradient_accumulation = positive(arguments, "gradient_accumulation_steps", 1);
+  plan.full_checkpointing = flag(arguments, "gradient_checkpointing", true);
+  plan.precision = precision_of(arguments);
+  int sequences = plan.micro_batch * plan.gradient_accumulation * plan.ranks;
+  if (config.train_batch.has_value() && *config.train_batch != sequences) {
+    throw base::user_error(
+        "{}: {} is not micro-batch {} x accumulation {} x {} ranks = {}; write \"auto\" or leave "
+        "it out",
+        config.where_train_batch, *config.train_batch, plan.micro_batch, plan.gradient_accumulation,
+        plan.ranks, sequences);
+  }
+  return plan.engine == "deepspeed" ? config.json : OrderedJson(nullptr);
+}
+
+}  // namespace
+
+BenchmarkPlan make_plan(const BenchmarkOptions& options) {
+  check(options);
+  BenchmarkPlan plan;
+  plan.options = options;
+  ModelChoice choice = choose_model(options);
+  plan.engine = choice.engine;
+  plan.model = choice.name;
+  plan.flops_convention = parse_flops_convention(options.flops);
+  plan.hardware = detect_hardware();
+  place(plan);
+  Settings arguments;
+  OrderedJson deepspeed = choose_training(plan, arguments);
   choose_sequence(plan, choice.config);
+  choose_memory_limit(plan);
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
   plan.python = find_python(options.python);
-  plan.worker = worker_document(plan, settings, deepspeed);
+  plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(
       plan.python, {{"engine", plan.engine},
-                    {"training_arguments", Json(plan.worker["training_arguments"])},
+                    {"training_arguments", Json(arguments)},
                     {"tokenizer", Json(plan.worker["data"].value("tokenizer", OrderedJson()))}});
   for (const Json& sentence : plan.preflight.value("untested", Json::array())) {
     plan.notes.push_back(sentence.get<std::string>());
@@ -287,7 +260,7 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         "train on the host by hiding the GPUs with CUDA_VISIBLE_DEVICES=",
         plan.python.string());
   }
-  plan.environment = rank_environment(plan, plan.notes);
+  plan.base_stack = base_stack_variables(plan, base::current_environment(), plan.notes);
   return plan;
 }
 

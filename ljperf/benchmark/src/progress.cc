@@ -36,10 +36,9 @@ std::size_t terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int runs, int steps, bool quiet)
+Progress::Progress(int runs, int steps)
     : runs_(runs),
       steps_(steps),
-      quiet_(quiet),
       terminal_(is_terminal()),
       width_(terminal_width()),
       phase_start_(Clock::now()),
@@ -109,9 +108,6 @@ std::string Progress::line() const {
 }
 
 void Progress::show(const std::string& text) {
-  if (quiet_) {
-    return;
-  }
   last_shown_ = Clock::now();
   if (terminal_) {
     say(stderr, "\r{}\033[K", text.substr(0, width_ - 1));

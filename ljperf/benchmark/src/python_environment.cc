@@ -48,13 +48,17 @@ base::Json ask_environment(const std::filesystem::path& python, const base::Json
   base::SpawnOptions options;
   options.argv = {python.string(), "-m", "ljtrain.preflight"};
   options.environment = base::current_environment();
+  options.environment["PYTHONSAFEPATH"] =
+      "1";  // not a folder `ljtrain` where the command was typed
   base::Captured captured;
   try {
     captured = base::run_captured(options, request.dump(), kPreflightTimeout);
   } catch (const base::RunError& error) {
     throw base::user_error("{}; choose another with --python, or run `make set-up`", error.what());
   }
-  base::Json answer = base::Json::parse(captured.output, nullptr, /*allow_exceptions=*/false);
+  // The last line: a sitecustomize may print before it.
+  base::Json answer =
+      base::Json::parse(last_line(captured.output), nullptr, /*allow_exceptions=*/false);
   if (captured.timed_out || !answer.is_object() || !answer.contains("problems")) {
     throw base::user_error(
         "the Python environment {} is broken: {}; run `make set-up` (or `pip install "

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -92,39 +96,46 @@ std::string phase_words(const std::string& phase) {
   return found == kWords.end() ? "starting" : found->second;
 }
 
-// One run: launches the ranks, collects what they report.
-RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
-                        RunCollector& collector, Progress& progress, const Interrupts& interrupts) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
+RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
   base::OrderedJson worker = plan.worker;
   worker["training_arguments"]["output_dir"] = (folder / "trainer").string();
   std::filesystem::path worker_file = folder / "worker.json";
   base::write_file_atomically(worker_file, worker.dump(2) + "\n");
-
   RankGroupPlan group;
   group.argv = {plan.python.string(), "-m", "ljtrain.worker", worker_file.string()};
-  group.environment = plan.environment;
+  group.environment = plan.environment();
   group.placement = plan.placement;
   group.log_folder = folder;
   group.step_timeout =
       std::chrono::milliseconds(static_cast<long>(plan.options.step_timeout * 1e3));
+  group.start_timeout = std::max(group.start_timeout, group.step_timeout);
+  return group;
+}
 
+// One run: launches the ranks, collects what they report. Whatever goes wrong is in the result.
+RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
+                        RunCollector& collector, Progress& progress, const Interrupts& interrupts) {
   RankGroupObserver observer;
   observer.on_event = [&](int rank, const base::Json& event) {
     if (rank == 0 && event["event"] == "phase") {
       progress.phase(phase_words(event.value("name", "")));
     }
     std::optional<cnp::Step> step = collector.add(rank, event);
-    if (step.has_value()) {
-      progress.step(step->step, step->seconds, step->loss,
-                    static_cast<double>(collector.tokens_per_step()) / step->seconds);
+    if (!step.has_value()) {
+      return;
     }
+    if (collector.tokens_per_step() != plan.tokens_per_step()) {
+      throw base::run_error("a step trained {} tokens, not the {} of the plan",
+                            collector.tokens_per_step(), plan.tokens_per_step());
+    }
+    progress.step(step->step, step->seconds, step->loss,
+                  static_cast<double>(plan.tokens_per_step()) / step->seconds);
   };
   observer.on_tick = [&] { progress.tick(); };
   try {
-    return run_ranks(group, observer, interrupts);
-  } catch (const base::RunError& failure) {
+    return run_ranks(group_plan(plan, folder), observer, interrupts);
+  } catch (const std::exception& failure) {
     return {Outcome::kFailed, -1, failure.what(), "", {}};
   }
 }
@@ -177,52 +188,74 @@ int exit_code_of(cnp::Status status) {
                                                : base::kFailed;
 }
 
+// All runs, until one does not complete. What each measured is in the record.
+RankGroupResult run_all(const BenchmarkPlan& plan, const std::filesystem::path& output,
+                        const Interrupts& interrupts, cnp::Record& record) {
+  RankGroupResult result;
+  Progress progress(plan.options.repeat, plan.steps_per_run);
+  for (int run = 0; run < plan.options.repeat && result.outcome == Outcome::kCompleted; ++run) {
+    progress.start_run(run);
+    RunCollector collector(plan.ranks, plan.on_gpus ? "cuda" : "cpu");
+    result =
+        execute(plan, output / fmt::format("run-{}", run + 1), collector, progress, interrupts);
+    if (result.outcome == Outcome::kBadInput && run == 0) {
+      break;
+    }
+    if (result.outcome != Outcome::kCompleted) {
+      mark(record, result);
+    }
+    add_run(record, plan, collector);
+  }
+  return result;
+}
+
+// Writes the record. Returns its file, or why there is none.
+std::pair<std::optional<std::filesystem::path>, std::string> store(
+    const std::filesystem::path& folder, const cnp::Record& record) {
+  try {
+    return {cnp::write_record(folder, record), ""};
+  } catch (const std::exception& failure) {
+    return {std::nullopt, failure.what()};
+  }
+}
+
 int run_plan(const BenchmarkPlan& plan) {
   const BenchmarkOptions& options = plan.options;
   std::filesystem::path records = writable_records_folder();
-  OutputFolder output(options.output);
   Interrupts interrupts;
+  OutputFolder output(options.output);
   cnp::Record record = start_record(plan);
   print_start(plan, record);
 
-  RankGroupResult result;
-  {
-    Progress progress(options.repeat, plan.steps_per_run, /*quiet=*/false);
-    for (int run = 0; run < options.repeat && result.outcome == Outcome::kCompleted; ++run) {
-      progress.start_run(run);
-      RunCollector collector(plan.ranks);
-      result = execute(plan, output.path() / fmt::format("run-{}", run + 1), collector, progress,
-                       interrupts);
-      if (result.outcome == Outcome::kBadInput) {
-        break;
-      }
-      if (result.outcome != Outcome::kCompleted) {
-        mark(record, result);
-      }
-      add_run(record, plan, collector);
-    }
-  }
-  if (result.outcome == Outcome::kBadInput) {
+  RankGroupResult result = run_all(plan, output.path() / record.record_id, interrupts, record);
+  if (result.outcome == Outcome::kBadInput && record.runs.empty()) {
     if (options.verbose && !result.traceback.empty()) {
       say(stderr, "{}\n", result.traceback);
     }
     throw base::UserError(result.sentence);
   }
   finish_record(record, plan);
-  std::filesystem::path file = cnp::write_record(records, record);
+  auto [file, trouble] = store(records, record);
   std::FILE* out = people(options);
   say(out, "{}", result_table(record));
-  if (record.failure.has_value()) {
+  if (record.status == cnp::Status::kFailed) {
     output.keep();
+  }
+  if (record.failure.has_value()) {
     explain_failure(record, result, options, output.path());
   }
-  say(out, "\nrecord: {}\n{}\n", file.string(), last_line(record));
-  if (options.json && !say(stdout, "{}\n", cnp::to_json(record).dump(2))) {
-    say(stderr, "ljperf: standard output cannot be written; the document is in {}\n",
-        file.string());
-    return base::kFailed;
+  if (file.has_value()) {
+    say(out, "\nrecord: {}\n", file->string());
+  } else {
+    say(stderr, "ljperf: the record could not be kept: {}\n", trouble);
   }
-  return exit_code_of(record.status);
+  say(out, "{}\n", last_line(record));
+  bool printed = !options.json || say(stdout, "{}\n", cnp::to_json(record).dump(2));
+  if (!printed) {
+    say(stderr, "ljperf: standard output cannot be written\n");
+  }
+  int code = exit_code_of(record.status);
+  return code == base::kDone && !(file.has_value() && printed) ? base::kFailed : code;
 }
 
 }  // namespace

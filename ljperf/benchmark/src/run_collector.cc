@@ -1,5 +1,6 @@
 #include "benchmark/run_collector.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -66,7 +67,6 @@ void read_start(RankSummary& summary, const Json& event) {
 }
 
 void read_done(RankSummary& summary, const Json& event) {
-  summary.peak_bytes = bytes_of(event, "peak_bytes");
   summary.startup_peak_bytes = bytes_of(event, "startup_peak_bytes");
   summary.resident_peak_bytes = bytes_of(event, "resident_peak_bytes");
   summary.compile = event.value("compile", Json());
@@ -94,6 +94,13 @@ std::optional<cnp::Step> RunCollector::add(int rank, const Json& event) {
   }
   if (kind == "start") {
     read_start(summary, event);
+    if (summary.device != device_) {
+      throw base::run_error(
+          "rank {} trains on {}, but the run was planned for {}: PyTorch and the NVIDIA driver "
+          "disagree about the GPUs "
+          "(hide them with CUDA_VISIBLE_DEVICES= to train on the host)",
+          rank, summary.device, device_);
+    }
   } else if (kind == "model") {
     summary.parameters = bytes_of(event, "parameters").value_or(0);
     summary.trainable_parameters = bytes_of(event, "trainable_parameters").value_or(0);
@@ -116,15 +123,19 @@ std::optional<cnp::Step> RunCollector::add_step(std::size_t rank, const Json& ev
   mine.instrumented = event.value("instrumented", false);
   mine.breakdown = breakdown_of(event);
   mine.peak_bytes = bytes_of(event, "peak_bytes");
-  if (step == 0) {
-    ranks_[rank].first_digest = text_or(event, "data_digest", "");
+  RankSummary& summary = ranks_[rank];
+  if (summary.digests.size() < kComparedSteps) {
+    summary.digests.push_back(text_or(event, "data_digest", ""));
+  }
+  if (mine.peak_bytes.has_value()) {
+    summary.peak_bytes = std::max(*mine.peak_bytes, summary.peak_bytes.value_or(0));
   }
   std::map<std::size_t, RankStep>& of_step = open_[step];
   of_step[rank] = mine;
   if (of_step.size() < ranks_.size()) {
     return std::nullopt;
   }
-  if (step == 0) {
+  if (static_cast<std::size_t>(step) + 1 == kComparedSteps) {
     check_data_differs();
   }
   std::vector<RankStep> of_ranks;
@@ -163,10 +174,10 @@ cnp::Step RunCollector::combine(int step, const std::vector<RankStep>& of_ranks)
 void RunCollector::check_data_differs() const {
   for (std::size_t one = 0; one < ranks_.size(); ++one) {
     for (std::size_t other = one + 1; other < ranks_.size(); ++other) {
-      if (!ranks_[one].first_digest.empty() &&
-          ranks_[one].first_digest == ranks_[other].first_digest) {
+      if (!ranks_[one].digests.front().empty() && ranks_[one].digests == ranks_[other].digests) {
         throw base::run_error(
-            "ranks {} and {} trained on the same data in step 1, so the ranks do not train one "
+            "ranks {} and {} trained on the same data in each of the first steps, so the ranks do "
+            "not train one "
             "model together "
             "(is the process group of all {} ranks really used, and is --data long enough?)",
             one, other, ranks_.size());

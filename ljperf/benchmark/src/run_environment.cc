@@ -68,8 +68,9 @@ std::optional<cnp::Git> git_state() {
 }  // namespace
 
 std::string redact(const std::string& name, const std::string& value) {
-  static constexpr std::array kWords{"TOKEN", "SECRET",  "PASS",    "CREDENTIAL", "AUTH", "COOKIE",
-                                     "KEY",   "SESSION", "PRIVATE", "SIGNATURE",  "DSN",  "PWD"};
+  static constexpr std::array kWords{"TOKEN",  "SECRET", "PASS",    "CREDENTIAL", "AUTH",
+                                     "COOKIE", "KEY",    "SESSION", "PRIVATE",    "SIGNATURE",
+                                     "DSN",    "PWD",    "CRED",    "JWT",        "NETRC"};
   std::string shouted = upper(name);
   bool speaks = shouted != "PWD" && shouted != "OLDPWD" && shouted != "TOKENIZERS_PARALLELISM" &&
                 std::any_of(kWords.begin(), kWords.end(), [&](const char* word) {
@@ -82,6 +83,28 @@ std::string redact(const std::string& name, const std::string& value) {
   constexpr std::size_t kJudged = 65536;  // std::regex recurses: never give it a novel
   bool is_secret = speaks || value.size() > kJudged || std::regex_search(value, looks);
   return is_secret && !value.empty() ? kRedacted : value;
+}
+
+std::string redact_argument(const std::string& argument) {
+  std::size_t equals = argument.find('=');
+  constexpr std::string_view kSet = "--set=";
+  if (argument.rfind(kSet, 0) == 0) {
+    equals = argument.find('=', kSet.size());
+  }
+  if (equals == std::string::npos) {
+    return redact("", argument);
+  }
+  return argument.substr(0, equals + 1) +
+         redact(argument.substr(0, equals), argument.substr(equals + 1));
+}
+
+base::OrderedJson redact_settings(base::OrderedJson settings) {
+  for (auto& [key, value] : settings.items()) {
+    if (value.is_string()) {
+      value = redact(key, value.get<std::string>());
+    }
+  }
+  return settings;
 }
 
 std::map<std::string, std::string> relevant_variables(const base::Environment& environment) {

@@ -1,8 +1,10 @@
 #include "benchmark/summary.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "base/errors.h"
 #include "benchmark/run_environment.h"
@@ -104,13 +106,17 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     if (summary.gemm_flops_per_s.has_value()) {
       peaks.push_back(*summary.gemm_flops_per_s);
     }
-    if (record.runs.empty() && !summary.first_digest.empty()) {
-      record.data.digests.push_back(summary.first_digest);
+    if (record.runs.empty() && !summary.digests.empty()) {
+      record.data.digests.push_back(fmt::format("{}", fmt::join(summary.digests, " ")));
     }
   }
   const RankSummary& first = run.ranks().front();
   if (!first.sharding.empty()) {
     record.sharding = first.sharding;
+  }
+  if (first.parameters > 0) {  // what was built, not what the architecture should have
+    record.parameters = first.parameters;
+    record.trainable_parameters = first.trainable_parameters;
   }
   for (const auto& [name, version] : first.versions) {
     record.environment.versions[name] = version;
@@ -162,20 +168,17 @@ void compute_utilisation(cnp::Record& record, const BenchmarkPlan& plan) {
                     tokens;
   double mfu = flops / seconds / *record.peak_flops.value;
   double hfu = hardware / seconds / *record.peak_flops.value;
-  if (mfu > 1) {
-    if (record.status == cnp::Status::kCompleted) {
-      record.status = cnp::Status::kFailed;
-      record.failure = cnp::Failure{};
-      record.failure->sentence = fmt::format(
-          "the measured MFU is {:.1f} %: more than the peak of {:.4g} TFLOP/s ({}) allows, so a "
-          "figure is wrong; please report it",
-          100 * mfu, *record.peak_flops.value / kTera, record.peak_flops.source);
-    }
-    return;
-  }
-  record.mfu = mfu;
   if (hfu <= 1) {
+    record.mfu = mfu;
     record.hfu = hfu;
+  } else if (record.status == cnp::Status::kCompleted) {
+    record.status = cnp::Status::kFailed;
+    record.failure = cnp::Failure{};
+    record.failure->sentence = fmt::format(
+        "the measured {} is {:.1f} %: more than the peak of {:.4g} TFLOP/s ({}) allows, so a "
+        "figure is wrong; please report it",
+        mfu > 1 ? "MFU" : "HFU", 100 * std::max(mfu, hfu), *record.peak_flops.value / kTera,
+        record.peak_flops.source);
   }
 }
 
@@ -223,7 +226,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.record_id = cnp::new_record_id(plan.model, now);
   record.created = cnp::iso8601_utc(now);
   for (const std::string& argument : plan.options.command_line) {
-    record.command.push_back(redact("", argument));
+    record.command.push_back(redact_argument(argument));
   }
   record.model = plan.model;
   record.engine = plan.engine;
@@ -256,10 +259,10 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.recompute.of = record.proxy.layers;
   record.recompute.layers = plan.full_checkpointing ? record.proxy.layers : 0;
   record.data = data_of(plan);
-  record.configuration.training_arguments = plan.worker.at("training_arguments");
+  record.configuration.training_arguments = redact_settings(plan.worker.at("training_arguments"));
   record.configuration.deepspeed = plan.worker.at("deepspeed");
   record.configuration.model_config = plan.worker.at("model_config");
-  record.configuration.environment = relevant_variables(plan.environment);
+  record.configuration.environment = relevant_variables(plan.environment());
   record.configuration.binding = binding_of(plan);
   record.configuration.extra["notes"] = plan.notes;
   record.environment = describe_environment(plan.hardware, versions_of(plan));
@@ -276,7 +279,6 @@ void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector&
   }
   if (plan.fixed_warmup.has_value()) {
     entry.warmup_steps = std::min<int>(*plan.fixed_warmup, static_cast<int>(seconds.size()));
-    entry.steady = true;
   } else {
     double allowance = plan.steps_per_run - plan.options.steps;
     cnp::Warmup warmup = cnp::find_warmup(seconds, std::min(0.5, allowance / plan.steps_per_run));
@@ -284,6 +286,9 @@ void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector&
     entry.steady = warmup.steady;
   }
   std::vector<double> measured(seconds.begin() + entry.warmup_steps, seconds.end());
+  if (plan.fixed_warmup.has_value()) {
+    entry.steady = cnp::find_warmup(measured, 0).steady;
+  }
   for (int step = 0; step < entry.warmup_steps; ++step) {
     entry.steps[static_cast<std::size_t>(step)].warmup = true;
   }
@@ -317,12 +322,20 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
     record.step_time_s.p05 = cnp::quantile(record.step_time_s.all, 0.05);
     record.step_time_s.p95 = cnp::quantile(record.step_time_s.all, 0.95);
     record.step_time_s.ci95 = cnp::interval95_of_runs(medians);
+    if (record.step_time_s.ci95.has_value()) {
+      record.step_time_s.ci95->low = std::max(0.0, record.step_time_s.ci95->low);
+    }
+  }
+  if (plan.options.measure_overhead) {
+    record.peak_memory_bytes.per_rank.clear();  // accounting had gaps
   }
   record.peak_memory_bytes.max = largest(record.peak_memory_bytes.per_rank);
   record.peak_memory_bytes.startup_max = largest(record.peak_memory_bytes.startup_per_rank);
   record.resident_peak_bytes.max = largest(record.resident_peak_bytes.per_rank);
   record.recompute.measured_peak_bytes = record.peak_memory_bytes.max;
-  record.breakdown_s = breakdown_of_median_step(steps);
+  if (record.step_time_s.median.has_value()) {
+    record.breakdown_s = breakdown_of(*record.step_time_s.median, steps);
+  }
   if (record.breakdown_s.has_value()) {
     record.breakdown_note =
         "mean over ranks; communication is launching and waiting, for slower peers too";
@@ -337,35 +350,36 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
   compute_utilisation(record, plan);
 }
 
-std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& all) {
+std::optional<cnp::Breakdown> breakdown_of(double median,
+                                           const std::vector<const cnp::Step*>& all) {
   std::vector<const cnp::Step*> steps;
-  for (const cnp::Step* step : all) {
-    if (!step->breakdown_s_per_rank.empty()) {
-      steps.push_back(step);
-    }
-  }
+  std::copy_if(all.begin(), all.end(), std::back_inserter(steps),
+               [](const cnp::Step* step) { return !step->breakdown_s_per_rank.empty(); });
   if (steps.empty()) {
     return std::nullopt;
   }
   std::sort(steps.begin(), steps.end(),
             [](const cnp::Step* a, const cnp::Step* b) { return a->seconds < b->seconds; });
-  // As many on either side of the median: the two middle ones of an even number, or a quarter.
+  // As many on either side of the middle: the two middle ones of an even number, or a quarter.
   std::size_t outer = (steps.size() - std::max<std::size_t>(1, steps.size() / 4)) / 2;
-  steps = std::vector<const cnp::Step*>(steps.begin() + static_cast<std::ptrdiff_t>(outer),
-                                        steps.end() - static_cast<std::ptrdiff_t>(outer));
-  cnp::Breakdown mean;
-  for (const cnp::Step* step : steps) {
-    double weight = 1.0 / static_cast<double>(steps.size() * step->breakdown_s_per_rank.size());
-    for (const cnp::Breakdown& part : step->breakdown_s_per_rank) {
-      mean.data += weight * part.data;
-      mean.forward += weight * part.forward;
-      mean.backward += weight * part.backward;
-      mean.communication_exposed += weight * part.communication_exposed;
-      mean.optimizer += weight * part.optimizer;
-      mean.other += weight * part.other;
+  static constexpr std::array kParts{
+      &cnp::Breakdown::data,      &cnp::Breakdown::forward,
+      &cnp::Breakdown::backward,  &cnp::Breakdown::communication_exposed,
+      &cnp::Breakdown::optimizer, &cnp::Breakdown::other};
+  cnp::Breakdown sums;
+  double total = 0;
+  for (std::size_t i = outer; i < steps.size() - outer; ++i) {
+    for (const cnp::Breakdown& of_rank : steps[i]->breakdown_s_per_rank) {
+      for (auto part : kParts) {
+        sums.*part += of_rank.*part;
+        total += of_rank.*part;
+      }
     }
   }
-  return mean;
+  for (auto part : kParts) {
+    sums.*part *= total > 0 ? median / total : 0;
+  }
+  return sums;
 }
 
 }  // namespace ljtrain::ljperf

@@ -16,7 +16,7 @@ class DeepSpeedConfigTest : public ::testing::Test {
 
   DeepSpeedConfig make(const std::string& content, std::optional<int> zero = std::nullopt,
                        std::optional<int> micro_batch = std::nullopt,
-                       const std::map<std::string, base::Json>& settings = {}) {
+                       const Settings& settings = {}) {
     std::ofstream(file_) << content;
     return make_deepspeed_config(file_, zero, micro_batch, settings);
   }
@@ -56,16 +56,39 @@ TEST_F(DeepSpeedConfigTest, AFileWithoutAStageMeansWhatDeepSpeedMeans) {
   EXPECT_EQ(make(R"({"zero_optimization": {}})").zero_stage, 0);
 }
 
+TEST_F(DeepSpeedConfigTest, WhatTheFileDecidesTheArgumentsFollow) {
+  DeepSpeedConfig config = make(
+      R"({"gradient_accumulation_steps": 4, "gradient_clipping": 0.5, "fp16": {"enabled": true},
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}})");
+  EXPECT_EQ(config.decided, (Settings{{"gradient_accumulation_steps", 4},
+                                      {"max_grad_norm", 0.5},
+                                      {"fp16", true},
+                                      {"learning_rate", 1e-4},
+                                      {"adam_beta1", 0.9},
+                                      {"adam_beta2", 0.95}}));
+  EXPECT_EQ(precision_of(merge_settings(config.decided, {})), "fp16");
+  EXPECT_EQ(merge_settings(config.decided, {}).at("bf16"), false);
+}
+
 TEST_F(DeepSpeedConfigTest, SetBeatsTheFile) {
-  std::string file = R"({"gradient_accumulation_steps": 4, "gradient_clipping": 0.5})";
-  DeepSpeedConfig plain = make(file);
-  EXPECT_EQ(plain.gradient_accumulation, 4);
-  DeepSpeedConfig set =
-      make(file, std::nullopt, std::nullopt,
-           {{"gradient_accumulation_steps", 2}, {"max_grad_norm", 1.0}, {"bf16", false}});
-  EXPECT_EQ(set.gradient_accumulation, std::nullopt);
-  EXPECT_EQ(set.json["gradient_accumulation_steps"], "auto");
-  EXPECT_EQ(set.json["gradient_clipping"], "auto");
+  DeepSpeedConfig config =
+      make(R"({"gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+               "optimizer": {"params": {"betas": [0.9, 0.95]}}})",
+           std::nullopt, std::nullopt,
+           {{"gradient_accumulation_steps", 2}, {"adam_beta2", 0.99}, {"bf16", false}});
+  EXPECT_EQ(config.json["gradient_accumulation_steps"], "auto");
+  EXPECT_EQ(config.json["optimizer"]["params"]["betas"], "auto");
+  EXPECT_EQ(config.decided.at("max_grad_norm"), 0.5);
+  EXPECT_FALSE(config.decided.contains("gradient_accumulation_steps"));
+  EXPECT_EQ(precision_of(merge_settings(config.decided, {{"bf16", false}})), "fp32");
+}
+
+TEST(Settings, ValuesAreJsonWhereTheyAreJson) {
+  EXPECT_EQ(
+      parse_settings({"a=1", "b=1e-3", "c=True", "d=text", "e=", "f={\"x\": [1]}"}),
+      (Settings{
+          {"a", 1}, {"b", 1e-3}, {"c", true}, {"d", "text"}, {"e", ""}, {"f", {{"x", {1}}}}}));
+  EXPECT_THROW(parse_settings({"a=1", "a=2"}), base::UserError);
 }
 
 TEST_F(DeepSpeedConfigTest, MistakesAreNamedWithLineAndKey) {

@@ -38,6 +38,8 @@ TEST(Options, ImpossibleValuesAreNamed) {
       {[](auto& o) { o.step_timeout = 0; }, "--step-timeout 0"},
       {[](auto& o) { o.step_timeout = std::numeric_limits<double>::quiet_NaN(); },
        "--step-timeout"},
+      {[](auto& o) { o.step_timeout = 1e300; }, "--step-timeout"},
+      {[](auto& o) { o.seed = -1; }, "--seed -1"},
       {[](auto& o) { o.warmup = "three"; }, "--warmup three"},
       {[](auto& o) { o.warmup = "-1"; }, "--warmup -1"},
       {[](auto& o) { o.warmup = ""; }, "--warmup "},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "base/errors.h"
 
@@ -30,7 +31,7 @@ Json step_event(int step, double seconds, double loss, const std::string& digest
 }
 
 TEST(RunCollector, AStepIsCompleteWhenAllRanksMadeIt) {
-  RunCollector collector(2);
+  RunCollector collector(2, "cpu");
   EXPECT_FALSE(collector.add(0, step_event(0, 1.0, 4, "a")).has_value());
   EXPECT_FALSE(collector.add(0, step_event(1, 1.0, 4, "c")).has_value());
   auto step = collector.add(1, step_event(0, 3.0, 6, "b"));
@@ -43,28 +44,58 @@ TEST(RunCollector, AStepIsCompleteWhenAllRanksMadeIt) {
   EXPECT_EQ(collector.steps().size(), 1U);
 }
 
-TEST(RunCollector, RanksOnTheSameDataAreAnError) {
-  RunCollector collector(3);
-  collector.add(0, step_event(0, 1, 4, "a"));
-  collector.add(1, step_event(0, 1, 4, "b"));
+// Three ranks make kComparedSteps steps; `digest(rank, step)` names their data.
+std::string complaint(const std::function<std::string(int, std::size_t)>& digest) {
+  RunCollector collector(3, "cpu");
   try {
-    collector.add(2, step_event(0, 1, 4, "a"));
-    FAIL() << "accepted";
+    for (std::size_t step = 0; step < kComparedSteps; ++step) {
+      for (int rank = 0; rank < 3; ++rank) {
+        collector.add(rank, step_event(static_cast<int>(step), 1, 4, digest(rank, step)));
+      }
+    }
   } catch (const base::RunError& error) {
-    EXPECT_NE(std::string(error.what()).find("ranks 0 and 2 trained on the same data"),
-              std::string::npos);
+    return error.what();
   }
+  return "";
+}
+
+TEST(RunCollector, RanksOnTheSameDataAreAnError) {
+  std::string sentence = complaint(
+      [](int rank, std::size_t step) { return fmt::format("{}-{}", rank == 2 ? 0 : rank, step); });
+  EXPECT_EQ(sentence.find("ranks 0 and 2 trained on the same data"), 0U) << sentence;
+}
+
+TEST(RunCollector, OneAlikeStepIsChance) {
+  EXPECT_EQ(complaint([](int rank, std::size_t step) {
+              return step == 1 ? "same" : fmt::format("{}-{}", rank, step);
+            }),
+            "");
+}
+
+TEST(RunCollector, AnotherDeviceThanPlannedIsAnError) {
+  RunCollector collector(1, "cuda");
+  EXPECT_THROW(collector.add(0, {{"event", "start"}, {"device", "cpu"}}), base::RunError);
+}
+
+TEST(RunCollector, ThePeakIsTheLargestOfTheSteps) {
+  RunCollector collector(1, "cpu");
+  for (int step = 0; step < 3; ++step) {
+    Json event = step_event(step, 1, 4, "a");
+    event["peak_bytes"] = step == 1 ? 700 : 300;
+    collector.add(0, event);
+  }
+  EXPECT_EQ(collector.ranks().front().peak_bytes, 700U);
 }
 
 TEST(RunCollector, ALossThatIsNotFiniteStaysVisible) {
-  RunCollector collector(1);
+  RunCollector collector(1, "cpu");
   Json event = step_event(0, 1, 4, "a");
   event["loss"] = nullptr;
   EXPECT_TRUE(std::isnan(collector.add(0, event)->loss));
 }
 
 TEST(RunCollector, AnEventWithoutItsNumbersIsAnErrorNotACrash) {
-  RunCollector collector(1);
+  RunCollector collector(1, "cpu");
   for (const char* key : {"seconds", "tokens", "step"}) {
     Json event = step_event(0, 1, 4, "a");
     event.erase(key);

@@ -40,7 +40,7 @@ BenchmarkPlan small_plan() {
 
 // Feeds a run of `seconds` into a collector, two ranks, a breakdown in fixed shares.
 RunCollector run_of(const std::vector<double>& seconds, double gemm_flops) {
-  RunCollector collector(2);
+  RunCollector collector(2, "cpu");
   for (int rank = 0; rank < 2; ++rank) {
     collector.add(rank,
                   {{"event", "gemm_peak"}, {"flops_per_s", gemm_flops}, {"dtype", "bfloat16"}});
@@ -53,6 +53,7 @@ RunCollector run_of(const std::vector<double>& seconds, double gemm_flops) {
                            {"tokens", 512},
                            {"instrumented", true},
                            {"data_digest", std::to_string(rank)},
+                           {"peak_bytes", 1000 + rank},
                            {"breakdown",
                             {{"data", 0.01 * s},
                              {"forward", 0.3 * s},
@@ -61,8 +62,7 @@ RunCollector run_of(const std::vector<double>& seconds, double gemm_flops) {
                              {"optimizer", 0.08 * s},
                              {"other", 0.01 * s}}}});
     }
-    collector.add(rank,
-                  {{"event", "done"}, {"peak_bytes", 1000 + rank}, {"resident_peak_bytes", 5000}});
+    collector.add(rank, {{"event", "done"}, {"resident_peak_bytes", 5000}});
   }
   return collector;
 }
@@ -109,6 +109,42 @@ TEST(Summary, RepeatedRunsGiveAnIntervalOverRuns) {
   EXPECT_EQ(record.runs.size(), 5U);
 }
 
+TEST(Summary, PartsAddUpForRunsThatDifferAndForSkewedSteps) {
+  BenchmarkPlan plan = small_plan();
+  plan.fixed_warmup = 0;
+  cnp::Record record = start_record(plan);
+  add_run(record, plan, run_of({1.0, 1.0, 1.1, 5.0}, 1e12));
+  add_run(record, plan, run_of({2.0, 2.0, 2.1, 9.0}, 1e12));
+  finish_record(record, plan);
+  const cnp::Breakdown& parts = record.breakdown_s.value();
+  EXPECT_NEAR(parts.data + parts.forward + parts.backward + parts.communication_exposed +
+                  parts.optimizer + parts.other,
+              *record.step_time_s.median, 1e-9);
+}
+
+TEST(Summary, AFixedWarmupIsJudgedToo) {
+  BenchmarkPlan plan = small_plan();
+  plan.fixed_warmup = 1;
+  std::vector<double> drift;
+  for (int step = 0; step < 25; ++step) {
+    drift.push_back(1.0 + 0.05 * step);
+  }
+  cnp::Record record = start_record(plan);
+  add_run(record, plan, run_of(drift, 1e12));
+  finish_record(record, plan);
+  EXPECT_EQ(record.warmup.steps, 1);
+  EXPECT_FALSE(record.warmup.steady);
+}
+
+TEST(Summary, SecretsInSettingsAreNotRecorded) {
+  BenchmarkPlan plan = small_plan();
+  plan.options.command_line = {"ljperf", "--set", "hub_token=abc", "--set=push_key=abc", "--steps"};
+  plan.worker["training_arguments"] = {{"hub_token", "abc"}, {"learning_rate", 0.1}};
+  std::string text = cnp::to_json(start_record(plan)).dump();
+  EXPECT_EQ(text.find("abc"), std::string::npos);
+  EXPECT_NE(text.find("learning_rate"), std::string::npos);
+}
+
 TEST(Summary, AnMfuAbove100PercentFailsTheRun) {
   BenchmarkPlan plan = small_plan();
   cnp::Record record = start_record(plan);
@@ -129,7 +165,7 @@ TEST(Summary, AnInterruptedRunKeepsWhatWasMeasured) {
   finish_record(record, plan);
   EXPECT_TRUE(record.step_time_s.median.has_value());
   cnp::Record empty = start_record(plan);
-  add_run(empty, plan, RunCollector(2));
+  add_run(empty, plan, RunCollector(2, "cpu"));
   finish_record(empty, plan);
   EXPECT_FALSE(empty.step_time_s.median.has_value());
   EXPECT_NE(result_table(empty).find("none measured"), std::string::npos);

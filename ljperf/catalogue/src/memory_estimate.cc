@@ -85,7 +85,7 @@ double gathered_bytes(const ParameterCounts& counts, const TrainingShape& shape)
 double activation_bytes(const ModelConfig& config, const TrainingShape& shape, double tokens) {
   auto hidden = static_cast<double>(config.hidden_size);
   // Under autocast (DDP) the residual stream stays fp32.
-  bool autocast = shape.sharding == Sharding::kDdp;
+  bool autocast = shape.sharding == Sharding::kDdp || !shape.half_precision;
   double inputs =
       static_cast<double>(config.layer_count()) * tokens * hidden * (autocast ? kFp32 : kBf16);
   auto active_ffn = static_cast<double>(config.ffn_size);
@@ -103,7 +103,7 @@ double activation_bytes(const ModelConfig& config, const TrainingShape& shape, d
     recomputed += kBytesPerScore * tokens * static_cast<double>(shape.seq) *
                   static_cast<double>(config.heads);
   }
-  return inputs + recomputed;
+  return inputs + recomputed * static_cast<double>(shape.checkpointing ? 1 : config.layer_count());
 }
 
 }  // namespace
@@ -148,6 +148,14 @@ std::array<std::pair<std::string_view, double>, 8> MemoryEstimate::components() 
 MemoryEstimate estimate_memory(const ModelConfig& config, const TrainingShape& shape) {
   ParameterCounts counts = count_parameters(config);
   StateBytes state = state_bytes(shape.sharding);
+  if (!shape.half_precision) {
+    // What was 2 bytes becomes 4, and the masters are the weights: no more in sum, but gradients
+    // grow.
+    state.gradients += state.gradients > 0 ? kBf16 : 0;
+    state.gradients_split += state.gradients_split > 0 ? kBf16 : 0;
+    state.weights += state.weights > 0 ? kBf16 : 0;
+    state.weights_split += state.weights_split > 0 ? kBf16 : 0;
+  }
   auto whole = static_cast<double>(counts.total);
   double split = whole / static_cast<double>(std::max<std::int64_t>(1, shape.ranks));
   double tokens = static_cast<double>(shape.seq) * static_cast<double>(shape.micro_batch);
@@ -157,7 +165,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const TrainingShape& s
           .optimizer = state.moments * whole + state.moments_split * split,
           .activations = activation_bytes(config, shape, tokens),
           .logits = kBytesPerLogit * tokens * static_cast<double>(config.vocab_size),
-          .gathered = gathered_bytes(counts, shape),
+          .gathered = gathered_bytes(counts, shape) * (shape.half_precision ? 1 : 2),
           .framework = kFramework};
 }
 

@@ -100,16 +100,43 @@ std::optional<std::uint64_t> read_limit(const std::string& file) {
   return std::nullopt;
 }
 
-struct CgroupPath {
-  std::string mount;
-  std::string path;
-  std::string limit_file;
+// Cores' worth of CPU time of one cgroup folder: v2 has "quota period" or "max period" in one file,
+// v1 two files and -1 for no limit.
+std::optional<double> read_quota(const std::string& folder) {
+  std::ifstream unified(folder + "/cpu.max");
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
+  std::ifstream period_file(folder + "/cpu.cfs_period_us");
+  double quota = 0;
+  double period = 0;
+  bool read = unified ? static_cast<bool>(unified >> quota >> period)
+                      : static_cast<bool>(quota_file >> quota && period_file >> period);
+  return read && quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
+}
+
+// Where the files of a controller are for a process.
+struct Cgroup {
+  std::string root;  // of the controller's hierarchy
+  std::string path;  // below it, "/" or "/a/b"
+  bool unified = false;
+
+  // The folders from the process's own up to the root.
+  std::vector<std::string> folders() const {
+    std::vector<std::string> all;
+    for (std::string rest = path; !rest.empty() && rest.rfind('/') != std::string::npos;
+         rest = rest.substr(0, rest.rfind('/'))) {
+      if (rest != "/") {
+        all.push_back(root + rest);
+      }
+    }
+    all.push_back(root);
+    return all;
+  }
 };
 
-// Where the memory controller of `proc_cgroup` (v1: "5:memory:/a/b", v2: "0::/a/b") keeps its
-// files.
-std::optional<CgroupPath> memory_cgroup(const std::string& proc_cgroup, const std::string& mount) {
-  std::optional<CgroupPath> unified;
+// From /proc/self/cgroup: a v1 line "5:cpu,cpuacct:/a/b" for the controller, else v2's "0::/a/b".
+std::optional<Cgroup> find_cgroup(const std::string& proc_cgroup, const std::string& mount,
+                                  const std::string& controller) {
+  std::optional<Cgroup> unified;
   std::istringstream lines(proc_cgroup);
   for (std::string line; std::getline(lines, line);) {
     std::size_t first = line.find(':');
@@ -119,11 +146,11 @@ std::optional<CgroupPath> memory_cgroup(const std::string& proc_cgroup, const st
     }
     std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     std::string path = line.substr(second + 1);
-    if (controllers.find(",memory,") != std::string::npos) {
-      return CgroupPath{mount + "/memory", path, "memory.limit_in_bytes"};
+    if (controllers.find("," + controller + ",") != std::string::npos) {
+      return Cgroup{mount + "/" + controller, path, false};
     }
     if (controllers == ",,") {
-      unified = CgroupPath{mount, path, "memory.max"};
+      unified = Cgroup{mount, path, true};
     }
   }
   return unified;
@@ -133,6 +160,11 @@ std::optional<CgroupPath> memory_cgroup(const std::string& proc_cgroup, const st
 
 std::uint64_t Hardware::usable_memory_bytes() const {
   return std::min(memory_bytes, cgroup_limit_bytes.value_or(memory_bytes));
+}
+
+int Hardware::usable_cores() const {
+  auto count = std::max(1, static_cast<int>(cores.size()));
+  return cpu_quota.has_value() ? std::clamp(static_cast<int>(*cpu_quota), 1, count) : count;
 }
 
 base::OrderedJson Hardware::to_json() const {
@@ -157,6 +189,7 @@ Hardware detect_hardware() {
                           static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   hardware.cgroup_limit_bytes =
       cgroup_memory_limit(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  hardware.cpu_quota = cgroup_cpu_quota(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
   NvmlInventory inventory = read_nvml();
   hardware.gpus = std::move(inventory.gpus);
   hardware.gpu_note = std::move(inventory.note);
@@ -165,43 +198,51 @@ Hardware detect_hardware() {
 
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& proc_cgroup,
                                                  const std::string& mount) {
-  std::optional<CgroupPath> group = memory_cgroup(proc_cgroup, mount);
-  if (!group.has_value()) {
-    return std::nullopt;
-  }
   std::optional<std::uint64_t> tightest;
-  for (std::string path = group->path;; path = path.substr(0, path.rfind('/'))) {
-    std::optional<std::uint64_t> limit = read_limit(group->mount + path + "/" + group->limit_file);
-    if (limit.has_value()) {
-      tightest = std::min(*limit, tightest.value_or(*limit));
-    }
-    if (path.empty() || path.rfind('/') == std::string::npos) {
-      return tightest;
+  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "memory");
+  if (group.has_value()) {
+    for (const std::string& folder : group->folders()) {
+      std::optional<std::uint64_t> limit =
+          read_limit(folder + (group->unified ? "/memory.max" : "/memory.limit_in_bytes"));
+      tightest = limit.has_value() ? std::min(*limit, tightest.value_or(*limit)) : tightest;
     }
   }
+  return tightest;
+}
+
+std::optional<double> cgroup_cpu_quota(const std::string& proc_cgroup, const std::string& mount) {
+  std::optional<double> tightest;
+  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "cpu");
+  if (group.has_value()) {
+    for (const std::string& folder : group->folders()) {
+      std::optional<double> quota = read_quota(folder);
+      tightest = quota.has_value() ? std::min(*quota, tightest.value_or(*quota)) : tightest;
+    }
+  }
+  return tightest;
 }
 
 std::optional<std::uint64_t> cgroup_oom_kills() {
-  std::optional<CgroupPath> group = memory_cgroup(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
   std::uint64_t kills = 0;
   bool known = false;
-  auto add_from = [&](const std::string& file, const std::string& key) {
+  auto add_from = [&](const std::string& file) {
     std::ifstream stream(file);
     std::string word;
     std::uint64_t value = 0;
     while (stream >> word >> value) {
-      if (word == key) {
+      if (word == "oom_kill") {
         kills += value;
         known = true;
       }
     }
   };
+  std::optional<Cgroup> group =
+      find_cgroup(read_text("/proc/self/cgroup"), "/sys/fs/cgroup", "memory");
   if (group.has_value()) {
-    bool is_v1 = group->limit_file == "memory.limit_in_bytes";
-    std::string folder = group->mount + (group->path == "/" ? "" : group->path);
-    add_from(folder + (is_v1 ? "/memory.oom_control" : "/memory.events"), "oom_kill");
+    add_from(group->folders().front() +
+             (group->unified ? "/memory.events" : "/memory.oom_control"));
   }
-  add_from("/proc/vmstat", "oom_kill");
+  add_from("/proc/vmstat");
   return known ? std::optional(kills) : std::nullopt;
 }
 

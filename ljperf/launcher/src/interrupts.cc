@@ -6,7 +6,7 @@ namespace ljtrain::ljperf {
 
 Interrupts::Interrupts() {
   sigemptyset(&set_);
-  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     sigaddset(&set_, number);
   }
   ::pthread_sigmask(SIG_BLOCK, &set_, &before_);

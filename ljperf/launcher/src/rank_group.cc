@@ -70,7 +70,8 @@ class RankGroup {
         observer_(observer),
         interrupts_(interrupts),
         port_(free_port()),
-        oom_kills_(cgroup_oom_kills()) {}
+        oom_kills_(cgroup_oom_kills()),
+        neighbours_(base::descendants()) {}
   ~RankGroup() {
     end_all();
     remove_deepspeed_shared_memory(kAddress, port_, world_size());
@@ -178,23 +179,28 @@ class RankGroup {
 
   // Ends the run when every rank has ended well, or when one has not.
   void check_ends() {
-    bool any_ended = std::any_of(ranks_.begin(), ranks_.end(),
-                                 [](Rank& rank) { return rank.process.poll().has_value(); });
-    if (any_ended) {
-      read_events();  // what it wrote last before it ended
+    if (result_.has_value()) {
+      return;
     }
-    bool all_ended = true;
+    // First who has ended, then what those wrote last: the other way round, a rank that ends in
+    // between would be judged without its last words.
+    std::vector<bool> ended;
     for (Rank& rank : ranks_) {
-      const std::optional<base::ExitStatus>& status = rank.process.poll();
-      all_ended = all_ended && status.has_value();
-      bool failed = status.has_value() && (!status->ok() || !rank.done);
-      if ((failed || rank.error.has_value()) && !result_.has_value()) {
+      ended.push_back(rank.process.poll().has_value());
+    }
+    if (std::find(ended.begin(), ended.end(), true) != ended.end()) {
+      read_events();
+    }
+    for (std::size_t number = 0; number < ranks_.size(); ++number) {
+      Rank& rank = ranks_[number];
+      bool ended_badly = ended[number] && !(rank.process.poll()->ok() && rank.done);
+      if (ended_badly || rank.error.has_value()) {
         give_others_time();
         judge_failure();
         return;
       }
     }
-    if (all_ended && !result_.has_value()) {
+    if (std::find(ended.begin(), ended.end(), false) == ended.end()) {
       result_ = RankGroupResult{};
     }
   }
@@ -267,7 +273,10 @@ class RankGroup {
     if (!status.has_value() || (status->ok() && rank.done)) {
       return 0;
     }
-    return status->signal == SIGABRT ? 3 : status->signal != 0 ? 5 : 1;
+    constexpr int kSignalCodes = 128;  // how programs that caught a signal end
+    return status->signal == SIGABRT                            ? 3
+           : status->signal != 0 || status->code > kSignalCodes ? 5
+                                                                : 1;
   }
 
   std::string describe_end(int number, Rank& rank) {
@@ -275,18 +284,7 @@ class RankGroup {
     std::string when = rank.steps > 0 ? fmt::format("after step {}", rank.steps)
                                       : std::string("before its first step");
     if (status.signal == SIGKILL) {
-      std::optional<std::uint64_t> kills = cgroup_oom_kills();
-      if (kills.has_value() && oom_kills_.has_value() && *kills > *oom_kills_) {
-        return fmt::format(
-            "rank {} was killed by the kernel for lack of memory (out-of-memory killer) {}; use a "
-            "smaller "
-            "--micro-batch, --seq or --scale, or fewer --ranks",
-            number, when);
-      }
-      return fmt::format(
-          "rank {} was killed by SIGKILL {} (not by the kernel's out-of-memory "
-          "killer, as far as it says)",
-          number, when);
+      return fmt::format("rank {} was killed {} {}", number, why_killed(), when);
     }
     if (status.signal != 0) {
       return fmt::format("rank {} crashed with {} {}", number, ::strsignal(status.signal), when);
@@ -295,17 +293,29 @@ class RankGroup {
                        when);
   }
 
+  // What is known about a SIGKILL that was not ours.
+  std::string why_killed() const {
+    std::optional<std::uint64_t> kills = cgroup_oom_kills();
+    if (!kills.has_value() || !oom_kills_.has_value()) {
+      return "by SIGKILL (perhaps for lack of memory: the kernel does not say here)";
+    }
+    return *kills > *oom_kills_ ? "by the kernel for lack of memory (use a smaller --micro-batch, "
+                                  "--seq or --scale, or "
+                                  "fewer --ranks)"
+                                : "by SIGKILL (not by the kernel's out-of-memory killer)";
+  }
+
   // A rank that makes no progress in time is hung: ask all for their stacks, say who stands where.
   void check_progress() {
     if (result_.has_value()) {
       return;
     }
     Clock::time_point now = Clock::now();
-    bool hung = std::any_of(ranks_.begin(), ranks_.end(), [&](Rank& rank) {
+    auto late = std::find_if(ranks_.begin(), ranks_.end(), [&](Rank& rank) {
       milliseconds limit = rank.steps > 0 ? plan_.step_timeout : plan_.start_timeout;
       return !rank.process.poll().has_value() && now - rank.last_progress > limit;
     });
-    if (!hung) {
+    if (late == ranks_.end()) {
       return;
     }
     std::vector<int> stopped;
@@ -326,19 +336,21 @@ class RankGroup {
     RankGroupResult result;
     result.outcome = Outcome::kFailed;
     result.failing_rank = !stopped.empty() ? stopped.front() : behind.front();
-    result.sentence = describe_hang(stopped, behind, fewest);
+    result.sentence = describe_hang(stopped, behind, late->steps);
     result.last_lines = last_lines_of(log_of(result.failing_rank), kLastLines);
     result_ = std::move(result);
   }
 
+  // `steps`: of the rank that is late.
   std::string describe_hang(const std::vector<int>& stopped, const std::vector<int>& behind,
-                            int fewest) const {
-    bool started = fewest > 0;
-    double limit =
-        std::chrono::duration<double>(started ? plan_.step_timeout : plan_.start_timeout).count();
+                            int steps) const {
+    auto seconds = [](milliseconds limit) { return std::chrono::duration<double>(limit).count(); };
     std::string what =
-        started ? fmt::format("no step within --step-timeout {:g} s after step {}", limit, fewest)
-                : fmt::format("no first step within {:g} s", limit);
+        steps > 0
+            ? fmt::format("no step within --step-timeout {:g} s after step {}",
+                          seconds(plan_.step_timeout), steps)
+            : fmt::format("no first step within {:g} s (--step-timeout can only lengthen this)",
+                          seconds(plan_.start_timeout));
     if (!stopped.empty()) {
       return fmt::format("{}: rank {} is stopped (SIGSTOP, a debugger or a frozen cgroup)", what,
                          join(stopped));
@@ -371,7 +383,7 @@ class RankGroup {
       std::this_thread::sleep_for(milliseconds(10));
     }
     ranks_.clear();  // kills what is left of each group
-    base::end_descendants(milliseconds(2000));
+    base::end_descendants(milliseconds(2000), neighbours_);
   }
 
   const RankGroupPlan& plan_;
@@ -379,6 +391,7 @@ class RankGroup {
   const Interrupts& interrupts_;
   int port_;
   std::optional<std::uint64_t> oom_kills_;
+  std::set<pid_t> neighbours_;  // descendants that are not of this run
   std::vector<Rank> ranks_;
   std::optional<RankGroupResult> result_;
 };

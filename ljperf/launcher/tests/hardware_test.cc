@@ -62,6 +62,27 @@ TEST_F(CgroupTest, V1NoLimitIsAHugeNumber) {
   EXPECT_EQ(cgroup_memory_limit("9:cpu,cpuacct:/x\n4:memory:/x\n", mount_), 5000U);
 }
 
+TEST_F(CgroupTest, TheCpuQuotaIsTheTightestOnTheWayUp) {
+  write("a/b/cpu.max", "max 100000\n");
+  write("a/cpu.max", "250000 100000\n");
+  EXPECT_EQ(cgroup_cpu_quota("0::/a/b\n", mount_), 2.5);
+  write("cpu/x/cpu.cfs_quota_us", "-1\n");
+  write("cpu/x/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cgroup_cpu_quota("3:cpu,cpuacct:/x\n", mount_), std::nullopt);
+  write("cpu/x/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(cgroup_cpu_quota("3:cpu,cpuacct:/x\n", mount_), 0.5);
+}
+
+TEST(Hardware, UsableCoresRespectTheQuota) {
+  Hardware hardware;
+  hardware.cores = cores(8);
+  EXPECT_EQ(hardware.usable_cores(), 8);
+  hardware.cpu_quota = 2.5;
+  EXPECT_EQ(hardware.usable_cores(), 2);
+  hardware.cpu_quota = 0.2;
+  EXPECT_EQ(hardware.usable_cores(), 1);
+}
+
 TEST_F(CgroupTest, OddTextGivesNoLimit) {
   for (const char* text : {"", "::", "a", "0::", "7:memory", "\n\n"}) {
     EXPECT_EQ(cgroup_memory_limit(text, mount_), std::nullopt) << text;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,11 +37,16 @@ struct BenchmarkPlan {
   std::optional<int> fixed_warmup;  // nullopt: found from the data
   int steps_per_run = 0;            // warm-up included
   base::OrderedJson worker;         // WORKER.json; output_dir is filled in when a run starts
-  base::Environment environment;    // of every rank
+  // What is set (or, without a value, removed) in the environment of every rank.
+  std::map<std::string, std::optional<std::string>> base_stack;
   std::filesystem::path python;
-  base::Json preflight;            // what the Python environment says of itself
+  base::Json preflight;           // what the Python environment says of itself
+  double memory_limit_bytes = 0;  // that one rank may use
+  std::string memory_limit_source;
   std::vector<std::string> notes;  // what a reader of the results should know
 
+  // The environment of every rank.
+  base::Environment environment() const;
   // Tokens of one step, all ranks together.
   std::int64_t tokens_per_step() const;
 };

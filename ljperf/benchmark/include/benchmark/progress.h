@@ -10,7 +10,7 @@ namespace ljtrain::ljperf {
 class Progress {
  public:
   // Writes to standard error. `steps` is what one run will take, `runs` how many runs there are.
-  Progress(int runs, int steps, bool quiet);
+  Progress(int runs, int steps);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -29,7 +29,6 @@ class Progress {
   using Clock = std::chrono::steady_clock;
   int runs_;
   int steps_;
-  bool quiet_;
   bool terminal_;
   std::size_t width_;
   int run_ = 0;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -27,16 +28,22 @@ struct RankSummary {
   std::optional<std::uint64_t> resident_peak_bytes;
   base::Json compile;  // counters of stock torch.compile, or null
   std::map<std::string, cnp::Collective> collectives;
-  std::string first_digest;  // of its first batch
+  std::vector<std::string> digests;  // of the data of its first steps, at most kComparedSteps
 };
+
+// Steps whose data is compared between ranks: one alike step may be chance (mock documents repeat),
+// several are not.
+inline constexpr std::size_t kComparedSteps = 4;
 
 class RunCollector {
  public:
-  explicit RunCollector(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
+  // `device`: where the plan has the ranks train, cpu or cuda.
+  RunCollector(int ranks, std::string device)
+      : ranks_(static_cast<std::size_t>(ranks)), device_(std::move(device)) {}
 
-  // Takes an event of contracts with the worker. Throws RunError when two ranks train on the same
-  // data, and for events that lack what they promise. Returns the step that this event completed on
-  // all ranks, if it did.
+  // Takes an event. Throws RunError when two ranks train on the same data, when a rank trains on
+  // another device than planned, and for events that lack what they promise. Returns the step that
+  // this event completed on all ranks, if it did.
   std::optional<cnp::Step> add(int rank, const base::Json& event);
 
   // Steps that every rank has made, in order.
@@ -60,6 +67,7 @@ class RunCollector {
   void check_data_differs() const;
 
   std::vector<RankSummary> ranks_;
+  std::string device_;
   std::map<int, std::map<std::size_t, RankStep>> open_;  // steps that some ranks have not made yet
   std::vector<cnp::Step> steps_;
   std::int64_t tokens_per_step_ = 0;

@@ -20,6 +20,12 @@ inline constexpr const char* kRedacted = "<redacted>";
 // token, a private key).
 std::string redact(const std::string& name, const std::string& value);
 
+// An argument of the command line as it may be shown: KEY=VALUE and --set=KEY=VALUE are judged by
+// KEY.
+std::string redact_argument(const std::string& argument);
+// An object of settings with the values of secrets replaced.
+base::OrderedJson redact_settings(base::OrderedJson settings);
+
 // The variables that can change what a run computes or how fast (OMP_*, NCCL_*, TORCH*, ...),
 // redacted.
 std::map<std::string, std::string> relevant_variables(const base::Environment& environment);

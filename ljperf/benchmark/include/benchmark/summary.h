@@ -17,9 +17,10 @@ void add_run(cnp::Record& record, const BenchmarkPlan& plan, const RunCollector&
 // record a failed one.
 void finish_record(cnp::Record& record, const BenchmarkPlan& plan);
 
-// The parts of the median step: the mean over the middle quarter of the steps (at least the middle
-// one or two) ordered by their time, so that the parts add up to the median. nullopt when no step
-// has a breakdown.
-std::optional<cnp::Breakdown> breakdown_of_median_step(const std::vector<const cnp::Step*>& steps);
+// How `median` seconds divide over the phases: in the shares of the middle quarter of the steps
+// that have a breakdown (at least the middle one or two by their time), so the parts add up to
+// `median`. nullopt when no step has a breakdown.
+std::optional<cnp::Breakdown> breakdown_of(double median,
+                                           const std::vector<const cnp::Step*>& steps);
 
 }  // namespace ljtrain::ljperf

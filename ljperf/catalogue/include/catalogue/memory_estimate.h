@@ -21,12 +21,14 @@ enum class Sharding : std::uint8_t { kDdp, kZero0, kZero1, kZero2, kZero3, kFsdp
 // deepspeed only.
 Sharding sharding_of(std::string_view engine, int zero_stage);
 
-// One training step as one rank sees it: bf16, AdamW, every layer checkpointed.
+// One training step as one rank sees it, with AdamW.
 struct TrainingShape {
   std::int64_t seq = 0;          // tokens in a sequence
   std::int64_t micro_batch = 1;  // sequences
   std::int64_t ranks = 1;
   Sharding sharding = Sharding::kZero3;
+  bool checkpointing = true;   // every layer recomputed; false: every layer keeps its activations
+  bool half_precision = true;  // bf16 or fp16 with fp32 masters; false: fp32 throughout
 };
 
 // Bytes on one rank, by component.

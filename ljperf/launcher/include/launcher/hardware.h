@@ -27,6 +27,8 @@ struct Hardware {
   std::uint64_t memory_bytes = 0;  // installed
   std::optional<std::uint64_t>
       cgroup_limit_bytes;  // the tightest limit on the way to the root, v1 or v2
+  // Cores' worth of time that the cgroup grants, where it limits it.
+  std::optional<double> cpu_quota;
   std::vector<std::string>
       cpu_flags;  // those that kernels choose by (avx2, avx512_bf16, amx_bf16, ...)
   std::vector<Gpu> gpus;
@@ -34,6 +36,9 @@ struct Hardware {
 
   // Memory that all ranks together may use: the tighter of the two above.
   std::uint64_t usable_memory_bytes() const;
+  // Ranks of one core each that can really run at once: the cores, or the cgroup's quota if that is
+  // less.
+  int usable_cores() const;
   base::OrderedJson to_json() const;
 };
 
@@ -46,6 +51,9 @@ Hardware detect_hardware();
 // mounted (/sys/fs/cgroup).
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& proc_cgroup,
                                                  const std::string& mount);
+// The CPU time that this process's cgroup grants, in cores: the tightest quota from it up to the
+// root; nullopt when there is none. Arguments as above.
+std::optional<double> cgroup_cpu_quota(const std::string& proc_cgroup, const std::string& mount);
 // How often the kernel killed a process of this cgroup for memory; nullopt when it does not say.
 std::optional<std::uint64_t> cgroup_oom_kills();
 

@@ -7,8 +7,8 @@
 
 namespace ljtrain::ljperf {
 
-// While one lives, SIGINT, SIGTERM and SIGHUP do not end the process but become readable, and a
-// broken pipe is an error of the write instead of SIGPIPE. Make it on the main thread, before
+// While one lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end the process but become readable,
+// and a broken pipe is an error of the write instead of SIGPIPE. Make it on the main thread, before
 // others start; children do not inherit it (base::ChildProcess undoes it).
 class Interrupts {
  public:

@@ -1,0 +1,21 @@
+// The environment that makes the ranks the base stack: stock packages, autoload off, bound ranks,
+// glibc's malloc.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/process.h"
+#include "benchmark/plan.h"
+
+namespace ljtrain::ljperf {
+
+// What differs from `environment` for the ranks: a value to set, or nullopt to remove. Adds to
+// `notes` what a reader of the results should know about the user's own variables.
+std::map<std::string, std::optional<std::string>> base_stack_variables(
+    const BenchmarkPlan& plan, const base::Environment& environment,
+    std::vector<std::string>& notes);
+
+}  // namespace ljtrain::ljperf
