@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -129,9 +130,13 @@ std::string describe(const std::string& name, const Json::parse_error& error) {
   std::string what = error.what();
   std::size_t line = 0;
   std::size_t column = 0;
-  std::size_t at = what.find("at line ");
+  constexpr std::string_view kLine = "at line ";
+  constexpr std::string_view kColumn = ", column ";
+  std::size_t at = what.find(kLine);
   if (at != std::string::npos) {
-    std::sscanf(what.c_str() + at, "at line %zu, column %zu", &line, &column);
+    char* rest = nullptr;
+    line = std::strtoul(what.c_str() + at + kLine.size(), &rest, 10);
+    column = std::strtoul(rest + kColumn.size(), nullptr, 10);
     std::size_t colon = what.find(": ", at);
     what = colon == std::string::npos ? what : what.substr(colon + 2);
   }

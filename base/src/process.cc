@@ -21,8 +21,6 @@
 
 #include "base/errors.h"
 
-extern char** environ;
-
 namespace ljtrain::base {
 namespace {
 
@@ -100,7 +98,8 @@ Prepared prepare(const SpawnOptions& options) {
                                     options.standard_error};
   for (int target = 0; target < 3; ++target) {
     int source = standard.at(static_cast<std::size_t>(target));
-    if (::dup2(source < 0 ? null : source, target) < 0) {
+    int from = source < 0 ? null : source;
+    if (from < 0 || ::dup2(from, target) < 0) {
       give_up();
     }
   }
@@ -307,7 +306,7 @@ std::set<pid_t> descendants(const std::set<pid_t>& spared) {
     return {};
   }
   while (dirent* entry = ::readdir(folder)) {
-    pid_t pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
+    auto pid = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10));
     if (pid <= 0) {
       continue;
     }

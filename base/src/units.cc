@@ -96,7 +96,7 @@ std::string format_seconds(double seconds) {
   if (seconds < 60) {
     return fmt::format("{:.2f} s", seconds);
   }
-  auto whole = static_cast<long>(std::lround(seconds));
+  long whole = std::lround(seconds);
   if (whole < 3600) {
     return fmt::format("{} min {:02d} s", whole / 60, whole % 60);
   }

@@ -227,8 +227,9 @@ LossFall check_loss_falls(std::span<const double> losses, std::size_t window) {
   fall.first = mean(first);
   fall.last = mean(last);
   if (k < 2) return fall;
-  fall.standard_error = std::hypot(*standard_deviation(first), *standard_deviation(last)) /
-                        std::sqrt(static_cast<double>(k));
+  fall.standard_error =
+      std::hypot(standard_deviation(first).value_or(0), standard_deviation(last).value_or(0)) /
+      std::sqrt(static_cast<double>(k));
   fall.falls = fall.first - fall.last > kStandardErrors * fall.standard_error;
   return fall;
 }

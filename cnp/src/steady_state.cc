@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "base/errors.h"
@@ -58,7 +59,7 @@ double noise(std::span<const double> values) {
   for (std::size_t i = 1; i < values.size(); ++i) {
     differences.push_back(std::abs(values[i] - values[i - 1]));
   }
-  return kSigmaOfMad * median(differences) / std::sqrt(2.0);
+  return kSigmaOfMad * median(differences) / std::numbers::sqrt2;
 }
 
 // Whether the medians of both halves agree.

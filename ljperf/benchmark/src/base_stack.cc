@@ -38,7 +38,7 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
   // another engine, another precision, compilation.
   for (const auto& [name, value] : environment) {
     for (std::string_view prefix : {"ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_"}) {
-      if (name.rfind(prefix, 0) == 0) {
+      if (name.starts_with(prefix)) {
         variables[name] = std::nullopt;
         notes.push_back(
             fmt::format("{} is not passed on: ljperf's options decide what trains", name));

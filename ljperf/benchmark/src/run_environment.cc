@@ -26,7 +26,7 @@ std::string os_name() {
   std::ifstream stream("/etc/os-release");
   for (std::string line; std::getline(stream, line);) {
     constexpr std::string_view kKey = "PRETTY_NAME=";
-    if (line.rfind(kKey, 0) == 0) {
+    if (line.starts_with(kKey)) {
       line.erase(0, kKey.size());
       std::erase(line, '"');
       return line;
@@ -46,7 +46,7 @@ std::optional<std::string> git(const std::vector<std::string>& arguments) {
       return captured.output;
     }
   } catch (const base::RunError&) {
-    // no git on this machine
+    return std::nullopt;  // no git on this machine
   }
   return std::nullopt;
 }
@@ -88,7 +88,7 @@ std::string redact(const std::string& name, const std::string& value) {
 std::string redact_argument(const std::string& argument) {
   std::size_t equals = argument.find('=');
   constexpr std::string_view kSet = "--set=";
-  if (argument.rfind(kSet, 0) == 0) {
+  if (argument.starts_with(kSet)) {
     equals = argument.find('=', kSet.size());
   }
   if (equals == std::string::npos) {
@@ -119,7 +119,7 @@ std::map<std::string, std::string> relevant_variables(const base::Environment& e
   std::map<std::string, std::string> relevant;
   for (const auto& [name, value] : environment) {
     bool matters = std::any_of(kPrefixes.begin(), kPrefixes.end(),
-                               [&](std::string_view prefix) { return name.rfind(prefix, 0) == 0; });
+                               [&](std::string_view prefix) { return name.starts_with(prefix); });
     if (matters) {
       relevant[name] = redact(name, value);
     }

@@ -76,9 +76,9 @@ void detect_cpu(Hardware& hardware) {
       continue;
     }
     std::string value = line.substr(colon + 2);
-    if (line.rfind("model name", 0) == 0) {
+    if (line.starts_with("model name")) {
       hardware.cpu_model = value;
-    } else if (line.rfind("flags", 0) == 0 || line.rfind("Features", 0) == 0) {
+    } else if (line.starts_with("flags") || line.starts_with("Features")) {
       std::istringstream flags(value);
       for (std::string flag; flags >> flag;) {
         if (std::find(kFlags.begin(), kFlags.end(), flag) != kFlags.end()) {
@@ -108,8 +108,12 @@ std::optional<double> read_quota(const std::string& folder) {
   std::ifstream period_file(folder + "/cpu.cfs_period_us");
   double quota = 0;
   double period = 0;
-  bool read = unified ? static_cast<bool>(unified >> quota >> period)
-                      : static_cast<bool>(quota_file >> quota && period_file >> period);
+  bool read = false;
+  if (unified) {
+    read = !(unified >> quota >> period).fail();
+  } else {
+    read = !(quota_file >> quota).fail() && !(period_file >> period).fail();
+  }
   return read && quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 namespace ljtrain::ljperf {
 namespace {
@@ -48,7 +49,7 @@ std::optional<std::vector<unsigned>> visible_devices(unsigned count) {
       return std::nullopt;
     }
     // CUDA stops at the first index that does not exist.
-    if (index < 0 || index >= static_cast<long>(count)) {
+    if (index < 0 || std::cmp_greater_equal(index, count)) {
       break;
     }
     indices.push_back(static_cast<unsigned>(index));
