@@ -12,6 +12,9 @@ using base::OrderedJson;
 using Pointer = base::Json::json_pointer;
 
 constexpr int kDefaultStage = 3;
+// Elements a reduction. "auto" would be the square of the hidden size, hundreds of small reductions
+// a step on a proxy: docs/decisions/base-stack.md.
+constexpr int kReduceBucketSize = 50'000'000;
 
 // A key of DeepSpeed's JSON and the TrainingArgument that decides the same (transformers 5.24,
 // integrations/deepspeed.py, trainer_config_process and trainer_config_finalize).
@@ -35,7 +38,7 @@ constexpr std::array kTwins{
 constexpr const char* kBetas = "/optimizer/params/betas";
 
 // What the transformers documentation gives for ZeRO-3: "auto" lets the Trainer fill in its own
-// arguments, and sizes buckets by the model.
+// arguments, and sizes prefetching and persistence by the model.
 OrderedJson defaults() {
   return {{"train_micro_batch_size_per_gpu", "auto"},
           {"gradient_accumulation_steps", "auto"},
@@ -45,7 +48,7 @@ OrderedJson defaults() {
            {{"stage", kDefaultStage},
             {"overlap_comm", true},
             {"contiguous_gradients", true},
-            {"reduce_bucket_size", "auto"},
+            {"reduce_bucket_size", kReduceBucketSize},
             {"stage3_prefetch_bucket_size", "auto"},
             {"stage3_param_persistence_threshold", "auto"}}}};
 }
