@@ -2,10 +2,15 @@
 
     .venv/bin/python benchmarks/ljperf/a_a.py --pairs 20 --output benchmarks/ljperf/results
 
-Runs pairs of identical small benchmarks and compares each pair as any two records are compared
-(`cnp/statistics.h`, ratio_interval95: Welch's interval of the runs' medians on a log scale). Of 20
-intervals at 95 %, 19 are expected to hold 1; fewer than 18 would be seen in 7.5 % of honest
-trials, so one repetition settles it.
+Each pair is twice the same small benchmark, `--repeat` runs a side, compared as any two records are
+(`cnp/statistics.h`). Two ways to run them:
+
+- interleaved (default): the runs of both sides alternate, and are compared in pairs
+  (paired_ratio_interval95), so a machine that is slow for half a minute is slow for both;
+- `--apart`: one side after the other (`ljperf benchmark --repeat N` twice), Welch's interval. Honest
+  only where the machine does not drift within a minute.
+
+Of 20 intervals at 95 %, 19 are expected to hold 1; fewer than 18 are seen in 7.5 % of honest trials.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +44,8 @@ MODEL: dict[str, Any] = {
 }
 
 
-def benchmark(config: Path, records: Path, engine: str, repeat: int, steps: int) -> Path:
-    """One `ljperf benchmark`; returns the file of its record."""
+def medians(config: Path, records: Path, engine: str, repeat: int, steps: int) -> list[float]:
+    """One `ljperf benchmark`: the median step of each of its runs, in seconds."""
     program = Path(sysconfig.get_path("scripts")) / "ljperf"
     result = subprocess.run(
         [program, "benchmark", "--model", engine, "--config", config, "--seq", "256", "--json",
@@ -49,35 +55,48 @@ def benchmark(config: Path, records: Path, engine: str, repeat: int, steps: int)
     )  # fmt: skip
     if result.returncode != 0:
         raise SystemExit(f"ljperf failed:\n{result.stderr}")
-    return records / f"{json.loads(result.stdout)['record_id']}.json"
+    return [run["median_s"] for run in json.loads(result.stdout)["runs"]]
 
 
-def ratio(first: Path, second: Path) -> dict[str, Any]:
-    """The ratio of two records and its interval, by the C++ estimator."""
+def ratio(sides: tuple[list[float], list[float]], paired: bool) -> dict[str, Any]:
+    """The ratio of two sides and its interval, by the C++ estimator."""
     tool = ROOT / "build/release/cnp/cnp_record_tool"
+    request = json.dumps({"a": sides[0], "b": sides[1], "paired": paired})
     output = subprocess.run(
-        [tool, "ratio", first, second], capture_output=True, text=True, check=True
+        [tool, "ratio"], input=request, capture_output=True, text=True, check=True
     ).stdout
     return json.loads(output)
 
 
-def run(pairs: int, repeat: int, steps: int, engine: str) -> dict[str, Any]:
+def one_pair(
+    measure: Callable[[int], list[float]], repeat: int, interleaved: bool
+) -> tuple[list[float], list[float]]:
+    if not interleaved:
+        return measure(repeat), measure(repeat)
+    sides: tuple[list[float], list[float]] = ([], [])
+    for block in range(repeat):
+        # A B, B A, A B, ...: a steady drift cancels, too.
+        for side in (0, 1) if block % 2 == 0 else (1, 0):
+            sides[side].extend(measure(1))
+    return sides
+
+
+def run(pairs: int, repeat: int, steps: int, engine: str, interleaved: bool) -> dict[str, Any]:
     """All pairs, and what they say together."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "a-a.json"
         config.write_text(json.dumps(MODEL))
         for pair in range(pairs):
-            first, second = (
-                benchmark(config, Path(folder) / "records", engine, repeat, steps) for _ in range(2)
+            sides = one_pair(
+                lambda runs: medians(config, Path(folder) / "records", engine, runs, steps),
+                repeat,
+                interleaved,
             )
-            row = ratio(first, second)
+            row = ratio(sides, paired=interleaved)
             row["holds_1"] = row["low"] <= 1 <= row["high"]
             row["half_width"] = (row["high"] - row["low"]) / 2
-            row["medians"] = [
-                [run["median_s"] for run in json.loads(file.read_text())["runs"]]
-                for file in (first, second)
-            ]
+            row["medians_s"] = sides
             rows.append(row)
             print(
                 f"pair {pair + 1:2}: ratio {row['ratio']:.4f}  95 % {row['low']:.4f} .. "
@@ -93,6 +112,7 @@ def run(pairs: int, repeat: int, steps: int, engine: str) -> dict[str, Any]:
             "kernel": platform.release(),
         },
         "engine": engine,
+        "interleaved": interleaved,
         "pairs": pairs,
         "repeat": repeat,
         "steps": steps,
@@ -117,9 +137,12 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--engine", default="ddp", choices=("deepspeed", "fsdp", "ddp"))
+    parser.add_argument("--apart", action="store_true", help="one side after the other")
     parser.add_argument("--output", type=Path, help="folder for the dated result")
     arguments = parser.parse_args()
-    result = run(arguments.pairs, arguments.repeat, arguments.steps, arguments.engine)
+    result = run(
+        arguments.pairs, arguments.repeat, arguments.steps, arguments.engine, not arguments.apart
+    )
     print(
         f"{result['holding_1']} of {result['pairs']} intervals hold 1; half-width "
         f"{100 * result['half_width']['median']:.2f} % in the median, "
@@ -127,7 +150,8 @@ def main() -> int:
     )
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        file = arguments.output / f"{result['date']}-a-a.json"
+        kind = "a-a-apart" if arguments.apart else "a-a"
+        file = arguments.output / f"{result['date']}-{kind}.json"
         file.write_text(json.dumps(result, indent=1) + "\n")
         print(file)
     return 0

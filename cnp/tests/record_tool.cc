@@ -3,7 +3,8 @@
 //   cnp_record_tool validate  reads documents, one a line; prints "ok" or what is wrong with each
 //   cnp_record_tool write FOLDER COUNT  writes COUNT records into FOLDER, one after another
 // For benchmarks/ljperf/a_a.py.
-//   cnp_record_tool ratio A B  step time of record A over that of B, with its interval, as JSON
+//   cnp_record_tool ratio  reads {"a": [...], "b": [...], "paired": bool}: a / b with its interval,
+//   as JSON
 #include <chrono>
 #include <iostream>
 #include <string>
@@ -40,15 +41,12 @@ int main(int count, char** arguments) {
     }
     return 0;
   }
-  if (mode == "ratio" && count == 4) {
-    auto medians = [](const char* file) {
-      std::vector<double> values;
-      for (const cnp::Run& run : cnp::read_record(file).runs) {
-        values.push_back(run.median_s.value());
-      }
-      return values;
-    };
-    cnp::RatioEstimate ratio = cnp::ratio_interval95(medians(arguments[2]), medians(arguments[3]));
+  if (mode == "ratio") {
+    base::Json request = base::Json::parse(std::cin);
+    auto a = request.at("a").get<std::vector<double>>();
+    auto b = request.at("b").get<std::vector<double>>();
+    cnp::RatioEstimate ratio = request.at("paired").get<bool>() ? cnp::paired_ratio_interval95(a, b)
+                                                                : cnp::ratio_interval95(a, b);
     std::cout << base::Json{{"ratio", ratio.ratio},
                             {"low", ratio.ci95.value().low},
                             {"high", ratio.ci95.value().high}}
@@ -56,6 +54,6 @@ int main(int count, char** arguments) {
               << "\n";
     return 0;
   }
-  std::cerr << "usage: cnp_record_tool ratio A B | samples | validate | write FOLDER COUNT\n";
+  std::cerr << "usage: cnp_record_tool ratio | samples | validate | write FOLDER COUNT\n";
   return 2;
 }
