@@ -7,10 +7,11 @@ Each pair is twice the same small benchmark, `--repeat` runs a side, compared as
 
 - interleaved (default): the runs of both sides alternate, and are compared in pairs
   (paired_ratio_interval95), so a machine that is slow for half a minute is slow for both;
-- `--apart`: one side after the other (`ljperf benchmark --repeat N` twice), Welch's interval. Honest
-  only where the machine does not drift within a minute.
+- `--apart`: one side after the other (`ljperf benchmark --repeat N` twice), Welch's interval.
+  Honest only where the machine does not drift within a minute.
 
-Of 20 intervals at 95 %, 19 are expected to hold 1; fewer than 18 are seen in 7.5 % of honest trials.
+Of 20 intervals at 95 %, 19 are expected to hold 1; fewer than 18 are seen in 7.5 % of honest
+trials.
 """
 
 from __future__ import annotations
