@@ -33,14 +33,11 @@ void EventReader::read(const std::function<void(const base::Json&)>& on_event) {
                                            nullptr, /*allow_exceptions=*/false);
       if (event.is_object() && event.contains("event") && event["event"].is_string()) {
         on_event(event);
-      } else {
-        ++skipped_;
       }
     }
     partial_.erase(0, start);
     if (partial_.size() > kLongestEvent) {
       partial_.clear();
-      ++skipped_;
     }
   }
 }

@@ -16,14 +16,12 @@ class EventReader {
   int fd() const { return fd_.get(); }
   bool closed() const { return !fd_; }
   // Reads what is there, without waiting, and hands on each whole event. A line that is no event
-  // (not JSON, no "event") is counted and skipped: a worker's bug must not end the launcher.
+  // (not JSON, no "event") is skipped: a worker's bug must not end the launcher.
   void read(const std::function<void(const base::Json&)>& on_event);
-  int skipped() const { return skipped_; }
 
  private:
   base::UniqueFd fd_;
   std::string partial_;
-  int skipped_ = 0;
 };
 
 }  // namespace ljtrain::ljperf
