@@ -6,7 +6,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /  make \1\t/' | expand -t 20
 
 .PHONY: benchmark
 benchmark: build ## Train the default model with the stock stack and measure it

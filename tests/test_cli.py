@@ -79,7 +79,8 @@ def test_version(ljperf: Ljperf) -> None:
         ((*MODEL, "--python", "/no/such/python"), ["/no/such/python"]),
         ((*MODEL, "--python", "/bin/true"), ["/bin/true", "broken"]),
         ((*MODEL, "--output", "/proc/nowhere"), ["/proc/nowhere"]),
-        ((*MODEL, "--no-such-option"), ["--no-such-option"]),
+        ((*MODEL, "--step", "3"), ["--step ", "--steps"]),
+        (("completion",), ["shell"]),
         (
             ("benchmark", "--model", "fsdp/llama3-8b", "--zero", "2"),
             ["ZeRO", "deepspeed/llama3-8b"],

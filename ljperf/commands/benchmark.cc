@@ -25,7 +25,10 @@ $LJTRAIN_RECORDS, else ~/.local/share/ljtrain/records.
 )";
 
 void add_model_options(CLI::App& command, BenchmarkOptions& options) {
-  command.add_option("--model", options.model, "ENGINE/NAME, see `ljperf models`")->group("Model");
+  command
+      .add_option("--model", options.model,
+                  "ENGINE/NAME, see `ljperf models`; with --config the ENGINE alone")
+      ->group("Model");
   command
       .add_option("--config", options.config,
                   "A Hugging Face config.json instead of a catalogue model")
@@ -82,7 +85,9 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
 }
 
 void add_measurement_options(CLI::App& command, BenchmarkOptions& options) {
-  command.add_option("--steps", options.steps, "Measured steps a run")
+  command
+      .add_option("--steps", options.steps,
+                  "Measured steps a run, at least; --warmup auto runs a quarter more")
       ->group("Measurement")
       ->capture_default_str();
   command

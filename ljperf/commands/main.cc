@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -47,7 +48,30 @@ std::string wrong_command(const CLI::App& app, std::string_view word) {
   std::vector<std::string_view> near = nearest_names(word, names);
   return fmt::format("there is no command `{}`{}; see `ljperf --help`", word,
                      near.empty() ? fmt::format(" (there are {})", fmt::join(names, ", "))
-                                  : fmt::format("; did you mean {}?", fmt::join(near, " or ")));
+                                  : fmt::format(" (near: {})", fmt::join(near, ", ")));
+}
+
+// The first argument that looks like an option and is none of the chosen command's.
+std::string unknown_option(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands()) {
+    for (const CLI::Option* option : sub->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        names.push_back("--" + name);
+      }
+    }
+  }
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    word.erase(std::min(word.find('='), word.size()));
+    if (word.starts_with("-") && std::find(names.begin(), names.end(), word) == names.end()) {
+      std::vector<std::string_view> known(names.begin(), names.end());
+      std::vector<std::string_view> near = nearest_names(word, known);
+      return fmt::format("there is no option {}{}", word,
+                         near.empty() ? "" : fmt::format(" (near: {})", fmt::join(near, ", ")));
+    }
+  }
+  return "too many arguments";
 }
 
 int run(int argc, char** argv) {
@@ -67,8 +91,16 @@ int run(int argc, char** argv) {
     return context.exit_code;
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
-  } catch (const CLI::RequiredError&) {
-    fmt::print(stderr, "ljperf: {}\n", wrong_command(app, argc > 1 ? argv[1] : ""));
+  } catch (const CLI::RequiredError& error) {
+    std::string sentence =
+        app.get_subcommands().empty()
+            ? wrong_command(app, argc > 1 ? argv[1] : "")
+            : fmt::format("{}; see `{} --help`", first_line_of(error.what()), chosen_command(app));
+    fmt::print(stderr, "ljperf: {}\n", sentence);
+    return base::kBadInput;
+  } catch (const CLI::ExtrasError&) {
+    fmt::print(stderr, "ljperf: {}; see `{} --help`\n", unknown_option(app, argc, argv),
+               chosen_command(app));
     return base::kBadInput;
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "ljperf: {}; see `{} --help`\n", first_line_of(error.what()),

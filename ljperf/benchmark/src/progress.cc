@@ -96,6 +96,8 @@ double Progress::seconds_left() const {
 }
 
 std::string Progress::line() const {
+  constexpr double kMinute = 60;
+  double left = seconds_left();
   std::string prefix = runs_ > 1 ? fmt::format("run {}/{}  ", run_ + 1, runs_) : "";
   if (done_steps_ == 0) {
     double seconds = std::chrono::duration<double>(Clock::now() - phase_start_).count();
@@ -104,7 +106,8 @@ std::string Progress::line() const {
   }
   return fmt::format("{}step {}/{}  {}/step  {:.0f} tokens/s  loss {:.4f}  {} left", prefix,
                      done_steps_, steps_, base::format_seconds(recent_step_s_), tokens_per_s_,
-                     loss_, base::format_seconds(seconds_left()));
+                     loss_,
+                     left < kMinute ? fmt::format("{:.0f} s", left) : base::format_seconds(left));
 }
 
 void Progress::show(const std::string& text) {

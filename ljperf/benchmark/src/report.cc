@@ -28,6 +28,17 @@ std::string proxy_words(const cnp::Record& record) {
                      record.proxy.of_layers);
 }
 
+// Figures of a run that did not complete must not pass for others.
+std::string status_row(const cnp::Record& record) {
+  if (record.status == cnp::Status::kCompleted) {
+    return "";
+  }
+  std::size_t steps = record.runs.empty() ? 0 : record.runs.back().steps.size();
+  return row("status", fmt::format("{} in run {} after step {}",
+                                   record.status == cnp::Status::kFailed ? "FAILED" : "INTERRUPTED",
+                                   record.runs.size(), steps));
+}
+
 std::string step_time_rows(const cnp::Record& record) {
   const cnp::StepTime& time = record.step_time_s;
   if (!time.median.has_value()) {
@@ -152,6 +163,10 @@ std::string first_line(const cnp::Record& record) {
 }
 
 std::string last_line(const cnp::Record& record) {
+  if (!record.step_time_s.median.has_value()) {
+    return fmt::format("Nothing was measured of {}.",
+                       record.proxy.is_proxy ? "the " + proxy_words(record) : record.model);
+  }
   if (record.proxy.is_proxy) {
     return fmt::format("Not the full model: {}.", proxy_words(record));
   }
@@ -175,8 +190,8 @@ std::string configuration_line(const cnp::Record& record) {
 }
 
 std::string result_table(const cnp::Record& record) {
-  return step_time_rows(record) + speed_rows(record) + memory_rows(record) + loss_row(record) +
-         overhead_row(record) + breakdown_rows(record);
+  return status_row(record) + step_time_rows(record) + speed_rows(record) + memory_rows(record) +
+         loss_row(record) + overhead_row(record) + breakdown_rows(record);
 }
 
 }  // namespace ljtrain::ljperf

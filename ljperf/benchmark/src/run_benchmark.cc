@@ -87,8 +87,7 @@ std::filesystem::path writable_records_folder() {
 std::string phase_words(const std::string& phase) {
   static const std::map<std::string, std::string> kWords{
       {"import", "importing PyTorch, transformers and the engine"},
-      {"operator",
-       "loading DeepSpeed's shared-memory operator (compiled once a machine, a minute)"},
+      {"operator", "DeepSpeed's operator (compiled once, a minute)"},
       {"gemm_peak", "measuring the peak of matrix products"},
       {"model", "building the model"},
       {"train", "first step"}};
