@@ -64,7 +64,7 @@ std::string unknown_option(const CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     word.erase(std::min(word.find('='), word.size()));
-    if (word.starts_with("-") && std::find(names.begin(), names.end(), word) == names.end()) {
+    if (word.starts_with('-') && std::find(names.begin(), names.end(), word) == names.end()) {
       std::vector<std::string_view> known(names.begin(), names.end());
       std::vector<std::string_view> near = nearest_names(word, known);
       return fmt::format("there is no option {}{}", word,
