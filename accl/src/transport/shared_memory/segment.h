@@ -35,8 +35,9 @@ struct Descriptor {
   DataType type;
   ReduceOp op;
   std::uint8_t has_parts;
-  std::uint8_t in_place;
   // From here on, what may differ between ranks.
+  std::uint8_t in_place;
+  std::uint64_t own_count;  // this rank's share, where shares differ
   // kPremulSum: this rank's factor.
   Scale scale;
   // The buffers: where they lie in the owner's process, and in memory of Communicator::allocate()
