@@ -40,9 +40,14 @@ HWY_AFTER_NAMESPACE();
 namespace ljtrain::accl::reduction {
 namespace {
 
-#if HWY_ARCH_X86
+// A compiler told to use more than the least (-march) leaves out what is below that.
+#if HWY_TARGETS & HWY_AVX3
 constexpr Kernels kAvx3 = N_AVX3::make_kernels("AVX-512");
+#endif
+#if HWY_TARGETS & HWY_AVX2
 constexpr Kernels kAvx2 = N_AVX2::make_kernels("AVX2");
+#endif
+#if HWY_TARGETS & HWY_SSE4
 constexpr Kernels kSse4 = N_SSE4::make_kernels("SSE4");
 #endif
 #if HWY_TARGETS & HWY_NEON
@@ -52,23 +57,33 @@ constexpr Kernels kNeon = N_NEON::make_kernels("NEON");
 constexpr Kernels kScalar = N_SCALAR::make_kernels("scalar");
 #endif
 
-// __builtin_cpu_supports asks the operating system too whether it saves the registers.
+#if HWY_ARCH_X86
+// __builtin_cpu_supports also asks whether the operating system saves the registers.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 &&
+         __builtin_cpu_supports("f16c") != 0;
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0;
+}
+#endif
+
 std::vector<const Kernels*> find_kernels() {
   std::vector<const Kernels*> found;
-#if HWY_ARCH_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                    __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 &&
-                    __builtin_cpu_supports("f16c") != 0;
-  const bool avx512 =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
-  if (avx2 && avx512) {
+#if HWY_TARGETS & HWY_AVX3
+  if (has_avx512()) {
     found.push_back(&kAvx3);
   }
-  if (avx2) {
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (has_avx2()) {
     found.push_back(&kAvx2);
   }
+#endif
+#if HWY_TARGETS & HWY_SSE4
   if (__builtin_cpu_supports("sse4.2") != 0) {
     found.push_back(&kSse4);
   }
