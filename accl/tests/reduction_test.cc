@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -64,7 +65,9 @@ INSTANTIATE_TEST_SUITE_P(Reduction, ForEveryInstructionSet,
                          testing::ValuesIn(available_kernels().begin(), available_kernels().end()),
                          [](const auto& instance) {
                            std::string name = instance.param->name;
-                           std::erase(name, '-');
+                           std::erase_if(name, [](char c) {
+                             return std::isalnum(static_cast<unsigned char>(c)) == 0;
+                           });
                            return name;
                          });
 
