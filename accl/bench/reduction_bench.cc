@@ -70,6 +70,10 @@ class Bench {
 
   void print() {
     add_copies();
+    for (const DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16,
+                                DataType::kFloat8E4m3, DataType::kInt32}) {
+      add_partial(type);
+    }
     for (const DataType type :
          {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16, DataType::kInt32}) {
       for (const std::size_t sources : {2, 3, 4}) {
@@ -115,6 +119,21 @@ class Bench {
     add(fmt::format("{} {} of {}{}{}", name_of(type), name_of(op), sources,
                     streaming ? ", streaming" : "", two ? ", two destinations" : ""),
         sources + (two ? 2 : 1), [request] { reduction::reduce(request); });
+  }
+
+  // The accumulator has the size of the other buffers.
+  void add_partial(DataType type) {
+    void* const to = destination_.get();
+    const void* const from = sources_[0].get();
+    const std::size_t wide = size_of(reduction::accumulator_type(type));
+    const std::size_t count = bytes_ / wide;
+    const std::size_t moved = count * (wide + size_of(type));
+    variants_.push_back({fmt::format("{} widen", name_of(type)), moved,
+                         [=] { reduction::widen(to, from, count, type, ReduceOp::kSum, {}); }});
+    variants_.push_back({fmt::format("{} narrow", name_of(type)), moved,
+                         [=] { reduction::narrow(to, from, count, type, ReduceOp::kSum, 1); }});
+    add(fmt::format("{} combine", name_of(type)), 3,
+        [=] { reduction::combine(to, from, count, type, ReduceOp::kSum); });
   }
 
   std::size_t bytes_;
