@@ -44,7 +44,8 @@ inline void join(shared_memory::Segment& segment, int rank) {
 }
 
 // Runs `function` on one rank; what it throws is a failure of the test.
-inline void run_rank(shared_memory::Segment& segment, int rank, int ranks, const RankFunction& function) {
+inline void run_rank(shared_memory::Segment& segment, int rank, int ranks,
+                     const RankFunction& function) {
   try {
     Waiting waiting(segment, rank, ranks);
     function({segment, waiting, rank, ranks});
@@ -72,7 +73,8 @@ inline void run_threads(int ranks, const RankFunction& function) {
   run_threads(segment, ranks, function);
 }
 
-// Returns what each process ended with (its exit status, or minus the signal). A rank that fails exits with 1.
+// Returns what each process ended with (its exit status, or minus the signal). A rank that fails
+// exits with 1.
 inline std::vector<int> run_processes(shared_memory::Segment& segment, int ranks,
                                       const RankFunction& function) {
   std::fflush(nullptr);
@@ -104,7 +106,8 @@ inline std::vector<int> run_processes(shared_memory::Segment& segment, int ranks
 
 inline void run_processes(int ranks, const RankFunction& function) {
   auto segment = make_segment(ranks);
-  EXPECT_EQ(run_processes(segment, ranks, function), std::vector<int>(static_cast<std::size_t>(ranks), 0));
+  EXPECT_EQ(run_processes(segment, ranks, function),
+            std::vector<int>(static_cast<std::size_t>(ranks), 0));
 }
 
 }  // namespace ljtrain::accl::test

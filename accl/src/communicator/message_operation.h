@@ -46,8 +46,8 @@ class Messages::Operation final : public PendingMessage {
   bool is_send() const { return message.direction == accl::Message::Direction::kSend; }
   // "receive of 64 bytes (tag 3) from rank 1"
   std::string describe() const {
-    return fmt::format("{} of {} bytes (tag {}) {} {}", is_send() ? "send" : "receive", message.bytes,
-                       message.tag, is_send() ? "to" : "from",
+    return fmt::format("{} of {} bytes (tag {}) {} {}", is_send() ? "send" : "receive",
+                       message.bytes, message.tag, is_send() ? "to" : "from",
                        message.peer == kAnySource ? std::string("any rank")
                                                   : fmt::format("rank {}", message.peer));
   }

@@ -364,7 +364,8 @@ bool Messages::push_one(int rank) {
     return false;
   }
   copy_bytes(payload, static_cast<const std::byte*>(send->message.data) + send->moved, bytes);
-  stream.commit({.bytes = static_cast<std::uint32_t>(bytes), .kind = kData, .message = send->sequence});
+  stream.commit(
+      {.bytes = static_cast<std::uint32_t>(bytes), .kind = kData, .message = send->sequence});
   send->moved += bytes;
   // One chunk each in turn: a huge message does not hold up the others.
   peer.streaming.pop_front();

@@ -259,7 +259,8 @@ bool Messages::fail_those_with(int peer, const Error& cause) {
     }
   }
   for (const OperationPointer& operation : failing) {
-    Error why(cause.code(), fmt::format("{}: {}", operation->describe(), cause.what()), cause.ranks());
+    Error why(cause.code(), fmt::format("{}: {}", operation->describe(), cause.what()),
+              cause.ranks());
     complete(operation, withdraw(operation, std::move(why)));
   }
   if (peer != kAnySource) {
@@ -280,7 +281,9 @@ bool Messages::fail_all(const Error& cause) {
   return any;
 }
 
-bool Messages::break_all(const Error& cause) { return fail_all(waiting_.break_communicator(cause)); }
+bool Messages::break_all(const Error& cause) {
+  return fail_all(waiting_.break_communicator(cause));
+}
 
 void Messages::complete(const OperationPointer& operation, std::optional<Error> failure) {
   const OperationPointer held = operation;  // the argument may live in what is erased
@@ -346,7 +349,8 @@ std::string Messages::others_from(int source) const {
   for (const auto& [tag, arrivals] : peers_[static_cast<std::size_t>(source)].arrived) {
     for (const Arrival& arrival : arrivals) {
       if (described < kDescribedAtMost) {
-        text += fmt::format("{}{} bytes with tag {}", described == 0 ? "" : ", ", arrival.bytes, tag);
+        text +=
+            fmt::format("{}{} bytes with tag {}", described == 0 ? "" : ", ", arrival.bytes, tag);
       }
       ++described;
     }
@@ -364,7 +368,8 @@ Error Messages::timed_out(const Operation& operation) const {
     for (int other = 0; other < ranks_; ++other) {
       if (other != rank_) {
         about.push_back(other);
-        what += fmt::format("{} {}", about.size() == 1 ? ", waiting for" : ",", waiting_.name_peer(other));
+        what += fmt::format("{} {}", about.size() == 1 ? ", waiting for" : ",",
+                            waiting_.name_peer(other));
         what += others_from(other);
       }
     }

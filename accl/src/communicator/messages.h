@@ -1,11 +1,14 @@
-// Messages between two ranks (send and receive), over the streams of a lane of their own, independent of collectives.
+// Messages between two ranks (send and receive), over the streams of a lane of their own,
+// independent of collectives.
 //
-// A send is done when its receiver has taken it: that is how both sides learn of sizes that disagree. (Gloo and NCCL
-// promise no more; who sends to each other posts both and then waits.) Short messages travel with their announcement; long
-// ones are announced, granted by the receiver once a matching receive is posted, and then streamed, several at a time.
+// A send is done when its receiver has taken it: that is how both sides learn of sizes that
+// disagree. (Gloo and NCCL promise no more; who sends to each other posts both and then waits.)
+// Short messages travel with their announcement; long ones are announced, granted by the receiver
+// once a matching receive is posted, and then streamed, several at a time.
 //
-// A message that nobody has asked for stays in its stream and holds the sender back, until this rank needs what comes
-// behind it: while any message of this rank with that peer is pending, such messages are moved to buffers of their own.
+// A message that nobody has asked for stays in its stream and holds the sender back, until this
+// rank needs what comes behind it: while any message of this rank with that peer is pending, such
+// messages are moved to buffers of their own.
 #pragma once
 
 #include <atomic>
@@ -28,8 +31,8 @@
 
 namespace ljtrain::accl {
 
-// All messages of one rank. Thread-safe: any number of threads may post, progress and wait at once; none holds the lock
-// while it sleeps.
+// All messages of one rank. Thread-safe: any number of threads may post, progress and wait at once;
+// none holds the lock while it sleeps.
 class Messages {
  public:
   // Uses all streams of `transport`. Both must outlive it.
@@ -46,7 +49,8 @@ class Messages {
   void wait_for_progress(std::chrono::nanoseconds at_most);
   void interrupt_wait() noexcept;
   std::size_t pending() const { return pending_.load(std::memory_order_acquire); }
-  // What this rank waits for: "receive of 64 bytes (tag 3) from rank 1; send of ..."; empty when nothing.
+  // What this rank waits for: "receive of 64 bytes (tag 3) from rank 1; send of ..."; empty when
+  // nothing.
   std::string describe_pending() const;
 
  private:
@@ -62,7 +66,8 @@ class Messages {
     std::unique_ptr<std::byte[]> payload = {};  // of a short one
     OperationPointer own_send = {};             // of a message to oneself
   };
-  // An answer to a peer. It ends `operation` once it is in the stream: who has nothing pending owes nothing either.
+  // An answer to a peer. It ends `operation` once it is in the stream: who has nothing pending owes
+  // nothing either.
   struct Note {
     std::uint32_t kind = 0;
     std::uint32_t sequence = 0;
@@ -113,8 +118,8 @@ class Messages {
   OperationPointer match_posted(int source, int tag);
   bool match_arrived(const OperationPointer& receive);
   // `payload`: of a short message, else nullptr.
-  void accept(const OperationPointer& receive, int source, std::uint32_t sequence, std::uint64_t bytes,
-              const std::byte* payload);
+  void accept(const OperationPointer& receive, int source, std::uint32_t sequence,
+              std::uint64_t bytes, const std::byte* payload);
   void accept_own(const OperationPointer& receive, const OperationPointer& send);
   void set_source(const OperationPointer& receive, int source);
 
@@ -125,7 +130,8 @@ class Messages {
   bool fail_all(const Error& cause);
   // A fault in a stream: nothing in it can be trusted any more.
   bool break_all(const Error& cause);
-  // Takes it out of the queues it is in. When its answer is only waiting for room, that is its outcome.
+  // Takes it out of the queues it is in. When its answer is only waiting for room, that is its
+  // outcome.
   std::optional<Error> withdraw(const OperationPointer& operation, Error cause);
   void complete(const OperationPointer& operation, std::optional<Error> failure);
   Error timed_out(const Operation& operation) const;

@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kBytesPerEntry = 1024;  // of the channel: one sixteenth goes to entries
 constexpr std::size_t kFewestEntries = 8;
 constexpr std::size_t kMostEntries = 512;
-// A chunk may waste up to its own size where the ring wraps: a quarter leaves room for three, always.
+// A chunk may waste up to its own size where the ring wraps: a quarter leaves room for three,
+// always.
 constexpr std::size_t kChunksPerRing = 4;
 // ChannelEntry::offset of a payload that lies in the entry itself.
 constexpr std::uint32_t kInlineOffset = ~0U;
@@ -72,8 +73,8 @@ std::byte* ChannelWriter::try_reserve(std::size_t bytes) {
   if (!has_room(bytes)) {
     see_released(layout_.control->released.load(std::memory_order_acquire));
     if (!has_room(bytes)) {
-      // Ask for a ring before the last look, as the reader releases before it looks at the wish: one of the two sees the
-      // other.
+      // Ask for a ring before the last look, as the reader releases before it looks at the wish:
+      // one of the two sees the other.
       layout_.control->wants_room.exchange(1, std::memory_order_seq_cst);
       see_released(layout_.control->released.load(std::memory_order_seq_cst));
       if (!has_room(bytes)) {
@@ -108,18 +109,19 @@ ChannelReader::ChannelReader(const ChannelLayout& layout, Waiting& waiting, int 
 const Chunk* ChannelReader::try_peek(std::uint32_t ahead) {
   const std::uint32_t number = next_ + ahead;
   const ChannelEntry& entry = layout_.entries[number % layout_.entry_count];
-  if (ahead >= layout_.entry_count ||
-      entry.stamp.load(std::memory_order_acquire) != number + 1) {
+  if (ahead >= layout_.entry_count || entry.stamp.load(std::memory_order_acquire) != number + 1) {
     return nullptr;
   }
   chunk_.header = entry.header;
   const bool is_inline = entry.offset == kInlineOffset;
-  const std::size_t limit = is_inline                              ? sizeof(entry.inline_payload)
-                            : entry.offset < layout_.payload_bytes ? layout_.payload_bytes - entry.offset
-                                                                   : 0;
+  const std::size_t limit = is_inline ? sizeof(entry.inline_payload)
+                            : entry.offset < layout_.payload_bytes
+                                ? layout_.payload_bytes - entry.offset
+                                : 0;
   if (chunk_.header.bytes > limit) {
-    throw error(ErrorCode::kInternal, "rank {} left a chunk of {} bytes that its channel cannot hold",
-                peer_, chunk_.header.bytes);
+    throw error(ErrorCode::kInternal,
+                "rank {} left a chunk of {} bytes that its channel cannot hold", peer_,
+                chunk_.header.bytes);
   }
   chunk_.payload = is_inline ? entry.inline_payload : layout_.payload + entry.offset;
   return &chunk_;

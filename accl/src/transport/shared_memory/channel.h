@@ -2,8 +2,9 @@
 //
 //   ChannelControl | ChannelEntry[entries] | payload
 //
-// An entry carries a stamp that says which chunk it holds, so that the reader needs no counter of the writer: a chunk of up
-// to 32 bytes moves in one cache line. Longer payloads lie in a ring of bytes. Everything is valid when zero.
+// An entry carries a stamp that says which chunk it holds, so that the reader needs no counter of
+// the writer: a chunk of up to 32 bytes moves in one cache line. Longer payloads lie in a ring of
+// bytes. Everything is valid when zero.
 #pragma once
 
 #include <atomic>
