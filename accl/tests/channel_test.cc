@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "ranks.h"
+#include "segment_ranks.h"
 
 namespace ljtrain::accl {
 namespace {

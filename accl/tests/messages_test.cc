@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "ranks.h"
+#include "segment_ranks.h"
 #include "transport/shared_memory/channel.h"
 
 namespace ljtrain::accl {

@@ -1,113 +1,101 @@
-// Runs ranks over a segment made by the test, as threads or as forked processes.
+// Running the ranks of a communicator, as threads of the test or as processes of their own.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "communicator/peer_process.h"
-#include "communicator/waiting.h"
-#include "transport/shared_memory/segment.h"
+#include "accl/communicator.h"
 
-namespace ljtrain::accl::test {
+namespace ljtrain::accl::testing {
 
-inline constexpr std::size_t kChannelBytes = std::size_t{64} << 10;
+using RankBody = std::function<void(Communicator&)>;
 
-struct Rank {
-  shared_memory::Segment& segment;
-  Waiting& waiting;
-  int rank;
-  int ranks;
-};
-using RankFunction = std::function<void(const Rank&)>;
-
-inline shared_memory::Segment make_segment(int ranks, std::size_t channel_bytes = kChannelBytes) {
-  auto segment = shared_memory::Segment::create(ranks, 4096, channel_bytes);
-  segment.header().tuning.oversubscribed =
-      static_cast<unsigned>(ranks) > std::thread::hardware_concurrency() ? 1 : 0;
-  return segment;
-}
-
-inline void join(shared_memory::Segment& segment, int rank) {
-  auto& control = segment.control(rank);
-  control.pid = ::getpid();
-  control.process_start_time = process_start_time(control.pid);
-  control.state.store(shared_memory::RankState::kJoined);
-}
-
-// Runs `function` on one rank; what it throws is a failure of the test.
-inline void run_rank(shared_memory::Segment& segment, int rank, int ranks,
-                     const RankFunction& function) {
-  try {
-    Waiting waiting(segment, rank, ranks);
-    function({segment, waiting, rank, ranks});
-  } catch (const std::exception& failure) {
-    ADD_FAILURE() << "rank " << rank << " threw: " << failure.what();
-  }
-}
-
-inline void run_threads(shared_memory::Segment& segment, int ranks, const RankFunction& function) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    join(segment, rank);
-  }
+// Runs `body(rank)` in `ranks` threads; what they threw, by rank ("" for nothing).
+inline std::vector<std::string> run_in_threads(int ranks, const std::function<void(int)>& body) {
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] { run_rank(segment, rank, ranks, function); });
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& failure) {
+        failures[static_cast<std::size_t>(rank)] = failure.what();
+      }
+    });
   }
-  for (auto& thread : threads) {
+  for (std::thread& thread : threads) {
     thread.join();
   }
+  return failures;
 }
 
-inline void run_threads(int ranks, const RankFunction& function) {
-  auto segment = make_segment(ranks);
-  run_threads(segment, ranks, function);
-}
-
-// Returns what each process ended with (its exit status, or minus the signal). A rank that fails
-// exits with 1.
-inline std::vector<int> run_processes(shared_memory::Segment& segment, int ranks,
-                                      const RankFunction& function) {
-  std::fflush(nullptr);
-  std::vector<pid_t> children;
+// The same in child processes. A child that a signal ended has the failure "signal N".
+inline std::vector<std::string> run_in_processes(int ranks, const std::function<void(int)>& body) {
+  struct Child {
+    pid_t pid = 0;
+    int pipe = -1;
+  };
+  std::vector<Child> children;
   for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(60);
-      join(segment, rank);
-      for (int peer = 0; peer < ranks; ++peer) {
-        while (segment.control(peer).state.load() == shared_memory::RankState::kAbsent) {
-          std::this_thread::yield();
-        }
-      }
-      run_rank(segment, rank, ranks, function);
-      std::fflush(nullptr);
-      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    int ends[2];
+    if (::pipe(ends) != 0) {
+      throw std::runtime_error("pipe");
     }
-    children.push_back(child);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::close(ends[0]);
+      std::string failure;
+      try {
+        body(rank);
+      } catch (const std::exception& thrown) {
+        failure = thrown.what();
+      }
+      const ssize_t written = ::write(ends[1], failure.data(), failure.size());
+      ::_exit(written == static_cast<ssize_t>(failure.size()) ? 0 : 1);
+    }
+    ::close(ends[1]);
+    children.push_back({pid, ends[0]});
   }
-  std::vector<int> ends;
-  for (const pid_t child : children) {
+  std::vector<std::string> failures;
+  for (const Child& child : children) {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n = 0; (n = ::read(child.pipe, buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<std::size_t>(n));
+    }
+    ::close(child.pipe);
     int status = 0;
-    ::waitpid(child, &status, 0);
-    ends.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+    ::waitpid(child.pid, &status, 0);
+    failures.push_back(WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : text);
   }
-  return ends;
+  return failures;
 }
 
-inline void run_processes(int ranks, const RankFunction& function) {
-  auto segment = make_segment(ranks);
-  EXPECT_EQ(run_processes(segment, ranks, function),
-            std::vector<int>(static_cast<std::size_t>(ranks), 0));
+enum class As { kThreads, kProcesses };
+
+// Makes a communicator of `ranks` ranks and runs the body on each.
+inline std::vector<std::string> run_ranks(As how, int ranks, const RankBody& body,
+                                          CommunicatorOptions options = {}) {
+  const UniqueId id = new_unique_id();
+  if (!options.timeout) {
+    options.timeout = std::chrono::seconds(60);
+  }
+  const auto run = [&](int rank) { body(*Communicator::create(id, rank, ranks, options)); };
+  return how == As::kThreads ? run_in_threads(ranks, run) : run_in_processes(ranks, run);
 }
 
-}  // namespace ljtrain::accl::test
+inline void expect_no_failure(const std::vector<std::string>& failures) {
+  for (std::size_t rank = 0; rank < failures.size(); ++rank) {
+    EXPECT_EQ(failures[rank], "") << "rank " << rank;
+  }
+}
+
+}  // namespace ljtrain::accl::testing

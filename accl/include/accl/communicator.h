@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +30,8 @@ struct CommunicatorOptions {
   // this default (1800).
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
   std::string name;  // shown in messages; empty: a part of the id
+  // Setting it to true ends a creation under way with kAborted, within a second.
+  std::shared_ptr<std::atomic<bool>> cancelled = nullptr;
 };
 
 namespace internal {
