@@ -1,6 +1,5 @@
 #include "api/estimate.h"
 
-
 #include "accl/error.h"
 #include "api/comm.h"
 #include "tuner/machine.h"
