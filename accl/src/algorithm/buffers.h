@@ -1,4 +1,5 @@
-// The buffers of a collective, share by share, whether they lie side by side or were given as parts.
+// The buffers of a collective, share by share, whether they lie side by side or were given as
+// parts.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +15,9 @@ class Buffers {
 
   // What this rank gives to `peer` (all_to_all, reduce_scatter, scatter on the root).
   const std::byte* send(int peer) const {
-    return call_.send_parts.empty()
-               ? static_cast<const std::byte*>(call_.send) + share(peer)
-               : static_cast<const std::byte*>(call_.send_parts[static_cast<std::size_t>(peer)].data);
+    return call_.send_parts.empty() ? static_cast<const std::byte*>(call_.send) + share(peer)
+                                    : static_cast<const std::byte*>(
+                                          call_.send_parts[static_cast<std::size_t>(peer)].data);
   }
   std::size_t send_count(int peer) const {
     return call_.send_parts.empty() ? call_.count

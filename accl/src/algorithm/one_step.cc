@@ -21,8 +21,10 @@ bool puts_down(const Collective& call, int rank) {
     case OperationKind::kBarrier:
       return false;
     case OperationKind::kBroadcast:
+    case OperationKind::kScatter:
       return rank == call.root;
     case OperationKind::kReduce:
+    case OperationKind::kGather:
       return rank != call.root;
     default:
       return true;
@@ -35,6 +37,8 @@ std::size_t payload_bytes(const Collective& call, int ranks) {
   switch (call.kind) {
     case OperationKind::kBarrier:
       return 0;
+    case OperationKind::kScatter:
+      return static_cast<std::size_t>(ranks) * call.count * element;
     case OperationKind::kReduceScatter: {
       if (call.send_parts.empty()) {
         return static_cast<std::size_t>(ranks) * call.count * element;
@@ -53,7 +57,7 @@ std::size_t payload_bytes(const Collective& call, int ranks) {
 }
 
 void put_down(const Collective& call, const Buffers& buffers, int ranks, std::byte* payload) {
-  if (call.kind == OperationKind::kReduceScatter && !call.send_parts.empty()) {
+  if (!call.send_parts.empty()) {
     for (int peer = 0; peer < ranks; ++peer) {
       const std::size_t bytes = buffers.send_count(peer) * buffers.element();
       std::memcpy(payload, buffers.send(peer), bytes);
@@ -61,7 +65,9 @@ void put_down(const Collective& call, const Buffers& buffers, int ranks, std::by
     }
     return;
   }
-  const std::size_t bytes = call.kind == OperationKind::kReduceScatter
+  const bool has_blocks =
+      call.kind == OperationKind::kReduceScatter || call.kind == OperationKind::kScatter;
+  const std::size_t bytes = has_blocks
                                 ? static_cast<std::size_t>(ranks) * call.count * buffers.element()
                                 : call.count * buffers.element();
   std::memcpy(payload, call.send, bytes);
@@ -119,15 +125,28 @@ void take(Session& session, const Buffers& buffers, std::span<std::byte* const> 
       reduce_payloads(session, payloads, block_offset(buffers));
       break;
     case OperationKind::kBroadcast: {
-      const void* source = session.rank() == call.root
-                               ? call.send
-                               : payloads[static_cast<std::size_t>(call.root)];
+      const void* source =
+          session.rank() == call.root ? call.send : payloads[static_cast<std::size_t>(call.root)];
       if (source != call.recv) {
         std::memcpy(call.recv, source, bytes);
       }
       break;
     }
+    case OperationKind::kScatter: {
+      const std::byte* source = session.rank() == call.root
+                                    ? buffers.send(call.root)
+                                    : payloads[static_cast<std::size_t>(call.root)] +
+                                          static_cast<std::size_t>(session.rank()) * bytes;
+      if (source != call.recv) {
+        std::memcpy(call.recv, source, bytes);
+      }
+      break;
+    }
+    case OperationKind::kGather:
     case OperationKind::kAllGather:
+      if (call.kind == OperationKind::kGather && session.rank() != call.root) {
+        break;
+      }
       for (int peer = 0; peer < session.ranks(); ++peer) {
         const void* source =
             peer == session.rank() ? call.send : payloads[static_cast<std::size_t>(peer)];
@@ -144,14 +163,10 @@ void take(Session& session, const Buffers& buffers, std::span<std::byte* const> 
 }  // namespace
 
 bool is_one_step(const Collective& call, int ranks, std::size_t limit_bytes) {
-  switch (call.kind) {
-    case OperationKind::kAllToAll:
-    case OperationKind::kGather:
-    case OperationKind::kScatter:
-      return false;  // they decide by themselves, rank by rank
-    default:
-      return payload_bytes(call, ranks) <= std::min(limit_bytes, kOneShotArea);
-  }
+  // all_to_all decides by itself, rank by rank: only a pair of ranks knows what passes between
+  // them.
+  return call.kind != OperationKind::kAllToAll &&
+         payload_bytes(call, ranks) <= std::min(limit_bytes, kOneShotArea);
 }
 
 void one_step(Session& session) {
@@ -162,7 +177,7 @@ void one_step(Session& session) {
   const auto payload_of = [&](int owner) {
     return is_inline ? session.inline_payload(owner) : session.one_shot_area(owner);
   };
-  if (call.count + call.send_parts.size() > 0 && puts_down(call, session.rank())) {
+  if (payload_bytes(call, ranks) > 0 && puts_down(call, session.rank())) {
     put_down(call, buffers, ranks, payload_of(session.rank()));
   }
   session.enter();

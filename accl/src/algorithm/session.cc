@@ -23,14 +23,15 @@ std::string describe(const Descriptor& descriptor) {
   return describe(call) + (descriptor.shares != 0 ? ", uneven shares" : "");
 }
 
-// Over what must agree. Multiply-xor over the packed words; not cryptographic, the ranks trust each other.
+// Over what must agree. Multiply-xor over the packed words; not cryptographic, the ranks trust each
+// other.
 std::uint32_t hash_of(const Descriptor& descriptor) {
   const std::uint64_t words[] = {
       descriptor.sequence, descriptor.count, descriptor.shares,
       (static_cast<std::uint64_t>(static_cast<std::uint32_t>(descriptor.root)) << 32) |
           (static_cast<std::uint64_t>(descriptor.kind) << 24) |
           (static_cast<std::uint64_t>(descriptor.type) << 16) |
-          (static_cast<std::uint64_t>(descriptor.op) << 8) | descriptor.has_parts};
+          static_cast<std::uint64_t>(descriptor.op)};
   std::uint64_t hash = 0x9e3779b97f4a7c15ULL;
   for (const std::uint64_t word : words) {
     hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
@@ -58,14 +59,11 @@ std::byte* Session::one_shot_area(int owner) const {
   return segment_.stage(owner) + (sequence_ % 2) * kOneShotArea;
 }
 
-void Session::enter(std::span<const std::byte> payload) {
-  if (!payload.empty()) {
-    std::memcpy(inline_payload(rank_), payload.data(), payload.size());
+void Session::enter() {
+  if (entered_) {
+    return;
   }
-  enter_prepared();
-}
-
-void Session::enter_prepared() {
+  entered_ = true;
   RankControl& mine = segment_.control(rank_);
   mine.descriptors[sequence_ % 4] = descriptor_;
   entry(rank_).descriptor_hash = hash_;
@@ -130,13 +128,15 @@ Error Session::late() {
   for (const int other : absent) {
     const std::uint32_t completed = segment_.control(other).completed.load();
     text += fmt::format("; {} has not entered it", waiting_.name_peer(other));
-    text += completed == 0 ? ", nor any before it"
-                           : fmt::format(", its last was #{} ({})", completed,
-                                         describe(segment_.control(other).descriptors[completed % 4]));
+    text += completed == 0
+                ? ", nor any before it"
+                : fmt::format(", its last was #{} ({})", completed,
+                              describe(segment_.control(other).descriptors[completed % 4]));
   }
   if (absent.empty()) {
     for (int other = 0; other < ranks_; ++other) {
-      if (other != rank_ && static_cast<std::int32_t>(segment_.control(other).completed.load() - sequence_) < 0) {
+      if (other != rank_ &&
+          static_cast<std::int32_t>(segment_.control(other).completed.load() - sequence_) < 0) {
         absent.push_back(other);
         text += fmt::format("; {} is in it, but does not get on", waiting_.name_peer(other));
       }

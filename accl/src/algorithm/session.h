@@ -1,9 +1,11 @@
-// One collective of one rank, from its announcement to its end: what every algorithm on shared memory stands on.
+// One collective of one rank, from its announcement to its end: what every algorithm on shared
+// memory stands on.
 //
-// A rank announces a collective by its entry (descriptor, hash, small payload). It meets() each peer: waits for the peer's
-// entry and compares. Nobody leaves a collective before it has met all, so a disagreement is an error on every rank, and the
-// announcement before last may be overwritten. Larger data goes through the stages: a ring of slots for each rank, which the
-// owner fills and its peers read.
+// A rank announces a collective by its entry (descriptor, hash, small payload). It meets() each
+// peer: waits for the peer's entry and compares. Nobody leaves a collective before it has met all,
+// so a disagreement is an error on every rank, and the announcement before last may be overwritten.
+// Larger data goes through the stages: a ring of slots for each rank, which the owner fills and its
+// peers read.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +34,9 @@ class Session {
           std::uint32_t& chunks_before, const Collective& collective,
           const shared_memory::Descriptor& descriptor, Clock::time_point deadline);
 
-  // Announces the collective; `payload` (up to kInlineBytes) travels with it.
-  void enter(std::span<const std::byte> payload = {});
-  // The same, with the payload already in place (inline_payload(), one_shot_area()).
-  void enter_prepared();
+  // Announces the collective, with what lies in inline_payload() and one_shot_area(). A second call
+  // does nothing.
+  void enter();
   std::byte* inline_payload(int owner) const { return entry(owner).payload; }
   std::byte* one_shot_area(int owner) const;
 
@@ -45,8 +46,8 @@ class Session {
   const shared_memory::Descriptor& descriptor_of(int peer) const;
 
   // ---- slots: `chunk` counts from 0 within this collective ----
-  // Every rank passes every chunk in every lane, whether it has something to do with it or not. kConsumed means: done with
-  // what peers staged and with their results; it frees both slots.
+  // Every rank passes every chunk in every lane, whether it has something to do with it or not.
+  // kConsumed means: done with what peers staged and with their results; it frees both slots.
   std::size_t chunk_bytes() const { return chunk_bytes_; }
   std::byte* slot(int owner, std::size_t chunk) const;
   std::byte* result_slot(int owner, std::size_t chunk) const;
@@ -94,6 +95,7 @@ class Session {
   std::uint32_t hash_;
   std::size_t chunk_bytes_;
   WaitContext context_;
+  bool entered_ = false;
 };
 
 // "all_reduce of 4 float32, sum", from what a rank has announced.

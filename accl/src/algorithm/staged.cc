@@ -24,8 +24,8 @@ Slice slice_of(std::size_t bytes, std::size_t chunk, std::size_t chunk_bytes) {
   return {.offset = offset, .bytes = std::min(chunk_bytes, bytes - offset)};
 }
 
-// Puts chunks down one ahead of taking them, so that peers rarely wait. `stage(chunk)` fills this rank's slot;
-// `take(chunk)` reads those of all peers in `givers`.
+// Puts chunks down one ahead of taking them, so that peers rarely wait. `stage(chunk)` fills this
+// rank's slot; `take(chunk)` reads those of all peers in `givers`.
 template <typename Stage, typename Take>
 void pipeline(Session& session, std::size_t chunks, bool gives, std::span<const int> givers,
               Stage stage, Take take) {
@@ -71,7 +71,9 @@ class Blocks {
     const std::size_t line = std::max<std::size_t>(1, kAlignment / element);
     share_ = (share_ + line - 1) / line * line;
   }
-  std::size_t begin(int rank) const { return std::min(count_, static_cast<std::size_t>(rank) * share_); }
+  std::size_t begin(int rank) const {
+    return std::min(count_, static_cast<std::size_t>(rank) * share_);
+  }
   std::size_t end(int rank) const { return begin(rank + 1); }
 
  private:
@@ -137,8 +139,9 @@ void two_step(Session& session) {
     for (const int peer : takes ? std::span<const int>(peers) : std::span<const int>()) {
       session.await(peer, Lane::kResult, chunk + 1);
       const std::size_t begin = blocks.begin(peer);
-      reduction::copy(recv + (chunk * per_chunk + begin) * element, session.result_slot(peer, chunk),
-                      (blocks.end(peer) - begin) * element, streaming);
+      reduction::copy(recv + (chunk * per_chunk + begin) * element,
+                      session.result_slot(peer, chunk), (blocks.end(peer) - begin) * element,
+                      streaming);
     }
     session.pass(Lane::kConsumed, chunk + 1);
   };
@@ -187,13 +190,15 @@ void broadcast(Session& session) {
         if (recv == send || recv == nullptr) {
           std::memcpy(slot, send + slice.offset, slice.bytes);
         } else {
-          reduction::copy_to_two(recv + slice.offset, slot, send + slice.offset, slice.bytes, streaming);
+          reduction::copy_to_two(recv + slice.offset, slot, send + slice.offset, slice.bytes,
+                                 streaming);
         }
       },
       [&](std::size_t chunk) {
         if (!is_root) {
           const Slice slice = slice_of(bytes, chunk, chunk_bytes);
-          reduction::copy(recv + slice.offset, session.slot(call.root, chunk), slice.bytes, streaming);
+          reduction::copy(recv + slice.offset, session.slot(call.root, chunk), slice.bytes,
+                          streaming);
         }
       });
 }
@@ -222,7 +227,8 @@ void all_gather(Session& session) {
         if (from == to) {
           std::memcpy(session.slot(session.rank(), chunk), from, slice.bytes);
         } else {
-          reduction::copy_to_two(to, session.slot(session.rank(), chunk), from, slice.bytes, streaming);
+          reduction::copy_to_two(to, session.slot(session.rank(), chunk), from, slice.bytes,
+                                 streaming);
         }
       },
       [&](std::size_t chunk) {
@@ -236,39 +242,26 @@ void all_gather(Session& session) {
 
 void gather(Session& session) {
   session.enter();
-  session.meet_all();
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
-  const std::size_t element = buffers.element();
   const bool is_root = session.rank() == call.root;
-  std::size_t longest = 0;
-  for (int peer = 0; peer < session.ranks(); ++peer) {
-    const std::size_t theirs = peer == session.rank() ? call.count : session.descriptor_of(peer).own_count;
-    longest = std::max(longest, theirs);
-    if (is_root && theirs != buffers.recv_count(peer)) {
-      throw session.waiting().break_communicator(
-          Error(ErrorCode::kInvalidUsage,
-                fmt::format("gather: rank {} sends {} elements, root {} expects {}", peer, theirs,
-                            call.root, buffers.recv_count(peer)),
-                {peer, call.root}));
-    }
-  }
   const std::size_t chunk_bytes = session.chunk_bytes();
-  const std::size_t own = call.count * element;
-  if (is_root && buffers.recv(call.root) != buffers.send() && own > 0) {
-    std::memcpy(buffers.recv(call.root), buffers.send(), own);
+  const std::size_t bytes = call.count * buffers.element();
+  if (is_root && buffers.recv(call.root) != buffers.send()) {
+    std::memcpy(buffers.recv(call.root), buffers.send(), bytes);
   }
   const std::vector<int> peers = is_root ? peers_of(session) : std::vector<int>();
-  const bool streaming = session.is_streaming(longest * element * static_cast<std::size_t>(session.ranks()));
+  const bool streaming = session.is_streaming(bytes * static_cast<std::size_t>(session.ranks()));
   pipeline(
-      session, chunks_of(longest * element, chunk_bytes), !is_root, peers,
+      session, chunks_of(bytes, chunk_bytes), !is_root, peers,
       [&](std::size_t chunk) {
-        const Slice slice = slice_of(own, chunk, chunk_bytes);
-        std::memcpy(session.slot(session.rank(), chunk), buffers.send() + slice.offset, slice.bytes);
+        const Slice slice = slice_of(bytes, chunk, chunk_bytes);
+        std::memcpy(session.slot(session.rank(), chunk), buffers.send() + slice.offset,
+                    slice.bytes);
       },
       [&](std::size_t chunk) {
+        const Slice slice = slice_of(bytes, chunk, chunk_bytes);
         for (const int peer : peers) {
-          const Slice slice = slice_of(buffers.recv_count(peer) * element, chunk, chunk_bytes);
           reduction::copy(buffers.recv(peer) + slice.offset, session.slot(peer, chunk), slice.bytes,
                           streaming);
         }
@@ -324,7 +317,7 @@ void reduce_scatter(Session& session) {
 
 namespace {
 
-// all_to_all and scatter: `counts(giver, taker)` in elements is known once everybody has entered.
+// all_to_all and scatter: `counts(giver, taker)` in elements.
 template <typename Counts>
 void exchange(Session& session, bool gives, std::span<const int> givers, std::size_t longest,
               Counts counts) {
@@ -359,16 +352,18 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
 
 }  // namespace
 
-// Each rank announces a row of counts; where its data is small, the data follows the row and is taken from there.
-void all_to_all(Session& session) {
+// Each rank announces a row of counts; where its data is small, the data follows the row and is
+// taken from there.
+void all_to_all(Session& session, const std::function<bool()>& try_pull) {
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
   const int rank = session.rank();
   const auto ranks = static_cast<std::size_t>(session.ranks());
   const std::size_t element = buffers.element();
-  const std::size_t row_bytes = ranks * sizeof(std::uint64_t);
+  // What a rank sends to each, then what it expects from each.
+  const std::size_t row_bytes = 2 * ranks * sizeof(std::uint64_t);
   const std::size_t limit =
-      std::min<std::size_t>(session.tuning().one_shot_bytes, kOneShotArea) - row_bytes;
+      std::min<std::size_t>(session.tuning().one_shot_bytes, kOneShotArea - row_bytes);
   const auto row_of = [&](int owner) {
     return reinterpret_cast<std::uint64_t*>(session.one_shot_area(owner));
   };
@@ -381,6 +376,7 @@ void all_to_all(Session& session) {
   };
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     row_of(rank)[peer] = buffers.send_count(static_cast<int>(peer));
+    row_of(rank)[ranks + peer] = buffers.recv_count(static_cast<int>(peer));
   }
   if (total_of(rank) <= limit) {
     std::byte* to = session.one_shot_area(rank) + row_bytes;
@@ -392,29 +388,36 @@ void all_to_all(Session& session) {
       to += bytes;
     }
   }
-  session.enter_prepared();
+  session.enter();
   session.meet_all();
 
   std::size_t longest = 0;
   std::vector<int> large;
   for (int giver = 0; giver < session.ranks(); ++giver) {
-    const std::uint64_t theirs = row_of(giver)[static_cast<std::size_t>(rank)];
-    if (theirs != buffers.recv_count(giver)) {
-      throw session.waiting().break_communicator(
-          Error(ErrorCode::kInvalidUsage,
-                fmt::format("all_to_all: rank {} sends {} elements to rank {}, which expects {}", giver,
-                            theirs, rank, buffers.recv_count(giver)),
-                {giver, rank}));
+    for (std::size_t taker = 0; taker < ranks; ++taker) {
+      const std::uint64_t sent = row_of(giver)[taker];
+      const std::uint64_t expected =
+          row_of(static_cast<int>(taker))[ranks + static_cast<std::size_t>(giver)];
+      if (sent != expected) {
+        throw session.waiting().break_communicator(
+            Error(ErrorCode::kInvalidUsage,
+                  fmt::format("all_to_all: rank {} sends {} elements to rank {}, which expects {}",
+                              giver, sent, taker, expected),
+                  {giver, static_cast<int>(taker)}));
+      }
     }
     if (total_of(giver) > limit) {
       for (std::size_t peer = 0; peer < ranks; ++peer) {
-        longest = std::max<std::size_t>(
-            longest, static_cast<int>(peer) == giver ? 0 : row_of(giver)[peer]);
+        longest = std::max<std::size_t>(longest,
+                                        static_cast<int>(peer) == giver ? 0 : row_of(giver)[peer]);
       }
       if (giver != rank) {
         large.push_back(giver);
       }
     }
+  }
+  if (longest > 0 && try_pull()) {
+    return;
   }
   for (int giver = 0; giver < session.ranks(); ++giver) {
     const std::size_t bytes = buffers.recv_count(giver) * element;
@@ -444,32 +447,15 @@ void all_to_all(Session& session) {
 
 void scatter(Session& session) {
   session.enter();
-  session.meet_all();
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
-  const int rank = session.rank();
-  const bool is_root = rank == call.root;
-  const auto count_of = [&](int taker) {
-    return taker == rank ? call.count
-                         : static_cast<std::size_t>(session.descriptor_of(taker).own_count);
-  };
-  std::size_t longest = 0;
-  for (int taker = 0; taker < session.ranks(); ++taker) {
-    longest = std::max(longest, taker == call.root ? 0 : count_of(taker));
-    if (is_root && count_of(taker) != buffers.send_count(taker)) {
-      throw session.waiting().break_communicator(
-          Error(ErrorCode::kInvalidUsage,
-                fmt::format("scatter: root {} sends {} elements to rank {}, which expects {}", rank,
-                            buffers.send_count(taker), taker, count_of(taker)),
-                {rank, taker}));
-    }
-  }
-  if (is_root && buffers.recv() != buffers.send(rank) && call.count > 0) {
-    std::memcpy(buffers.recv(), buffers.send(rank), call.count * buffers.element());
+  const bool is_root = session.rank() == call.root;
+  if (is_root && buffers.recv() != buffers.send(call.root)) {
+    std::memcpy(buffers.recv(), buffers.send(call.root), call.count * buffers.element());
   }
   const int givers[] = {call.root};
-  exchange(session, is_root, is_root ? std::span<const int>() : std::span<const int>(givers), longest,
-           [&](int, int taker) { return count_of(taker); });
+  exchange(session, is_root, is_root ? std::span<const int>() : std::span<const int>(givers),
+           call.count, [&](int, int) { return call.count; });
 }
 
 }  // namespace ljtrain::accl::direct

@@ -168,8 +168,7 @@ class Coordinator {
 
   void welcome(base::UniqueFd guest) {
     Hello hello{};
-    const Packet packet =
-        receive_packet(guest.get(), std::as_writable_bytes(std::span(&hello, 1)));
+    const Packet packet = receive_packet(guest.get(), std::as_writable_bytes(std::span(&hello, 1)));
     if (packet.bytes == 0) {
       return;  // connected and gone before it said anything
     }
@@ -214,7 +213,8 @@ class Coordinator {
     for (const Hello& hello : hellos) {
       RankControl& control = segment.control(hello.rank);
       // A pid of another namespace means nothing here: such a peer is watched by deadlines only.
-      const bool comparable = hello.pid_namespace == hellos[static_cast<std::size_t>(own_rank_)].pid_namespace;
+      const bool comparable =
+          hello.pid_namespace == hellos[static_cast<std::size_t>(own_rank_)].pid_namespace;
       control.pid = comparable ? hello.pid : 0;
       control.process_start_time = hello.process_start_time;
       control.state.store(RankState::kJoined, std::memory_order_release);
@@ -233,9 +233,10 @@ class Coordinator {
     Answer answer{};
     answer.failed = 1;
     answer.code = failure.code() == ErrorCode::kAborted ? ErrorCode::kRemote : failure.code();
-    const std::string text = failure.code() == ErrorCode::kAborted
-                                 ? fmt::format("rank {} aborted the creation of the communicator", own_rank_)
-                                 : failure.what();
+    const std::string text =
+        failure.code() == ErrorCode::kAborted
+            ? fmt::format("rank {} aborted the creation of the communicator", own_rank_)
+            : failure.what();
     std::memcpy(answer.text, text.data(), std::min(text.size(), sizeof(answer.text) - 1));
     const auto count = std::min(failure.ranks().size(), std::size(answer.ranks));
     std::copy_n(failure.ranks().begin(), count, answer.ranks);
@@ -316,7 +317,7 @@ Segment join(const UniqueId& id, Hello hello, Clock::time_point deadline,
   hello.layout_version = shared_memory::kLayoutVersion;
   hello.pid = ::getpid();
   hello.process_start_time = process_start_time(hello.pid);
-  struct stat facts {};
+  struct stat facts{};
   hello.pid_namespace = ::stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
   CPU_ZERO(&hello.cores);
   ::sched_getaffinity(0, sizeof(hello.cores), &hello.cores);
@@ -326,7 +327,8 @@ Segment join(const UniqueId& id, Hello hello, Clock::time_point deadline,
     if (auto listener = listen_at(name)) {
       return Coordinator(std::move(*listener), hello, deadline, cancelled).run(tune, measure);
     }
-    // Taken: somebody coordinates. It may not listen yet, or have just finished a round that this rank came too late for.
+    // Taken: somebody coordinates. It may not listen yet, or have just finished a round that this
+    // rank came too late for.
     if (const auto socket = connect_to(name)) {
       hello.time_left_ns = std::chrono::nanoseconds(deadline - Clock::now()).count();
       if (is_same_user(socket->get()) && send_packet(socket->get(), bytes_of(hello))) {

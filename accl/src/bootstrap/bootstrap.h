@@ -1,7 +1,8 @@
-// How the ranks of a communicator find each other on one host: over a Unix socket in the abstract namespace, whose name
-// follows from the unique id. Whichever rank binds it first coordinates: it collects a hello from every rank, makes the
-// shared segment, and passes it on. Nothing lies in the file system, so nothing can be left behind. (TCP between hosts will
-// be a second way to exchange the same hellos.)
+// How the ranks of a communicator find each other on one host: over a Unix socket in the abstract
+// namespace, whose name follows from the unique id. Whichever rank binds it first coordinates: it
+// collects a hello from every rank, makes the shared segment, and passes it on. Nothing lies in the
+// file system, so nothing can be left behind. (TCP between hosts will be a second way to exchange
+// the same hellos.)
 #pragma once
 
 #include <sched.h>
@@ -43,8 +44,8 @@ struct Sizes {
 };
 using Measure = std::function<Sizes(const shared_memory::Tuning&)>;
 
-// Blocks until all ranks are there. Throws Error: kTimeout names who is missing; kInvalidArgument says what disagrees;
-// kRemote names who died; kAborted after `cancelled`.
+// Blocks until all ranks are there. Throws Error: kTimeout names who is missing; kInvalidArgument
+// says what disagrees; kRemote names who died; kAborted after `cancelled`.
 shared_memory::Segment join(const UniqueId& id, Hello hello, Clock::time_point deadline,
                             const std::atomic<bool>* cancelled, const Tune& tune,
                             const Measure& measure);

@@ -31,7 +31,8 @@ Address abstract(const std::string& name) {
 base::UniqueFd new_socket() {
   base::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) {
-    throw error(ErrorCode::kSystem, "cannot open a Unix socket: {} (ulimit -n?)", std::strerror(errno));
+    throw error(ErrorCode::kSystem, "cannot open a Unix socket: {} (ulimit -n?)",
+                std::strerror(errno));
   }
   return socket;
 }
@@ -56,7 +57,8 @@ std::optional<base::UniqueFd> listen_at(const std::string& name) {
 std::optional<base::UniqueFd> connect_to(const std::string& name) {
   base::UniqueFd socket = new_socket();
   const Address address = abstract(name);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0) {
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) !=
+      0) {
     return std::nullopt;
   }
   return socket;

@@ -1,10 +1,11 @@
 #include "communicator/allocation.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -29,6 +30,8 @@ struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, Allocation> allocations;
   std::uint64_t next_id = 1;
+  std::atomic<std::size_t> live{0};  // spares the lock where nobody allocates
+  std::atomic<std::uint64_t> deallocations{0};
 };
 Registry& registry() {
   static auto* const kept = new Registry;  // NOLINT(cppcoreguidelines-owning-memory)
@@ -54,6 +57,7 @@ void* allocate(std::size_t bytes) {
   registry().allocations.emplace(
       static_cast<const std::byte*>(base),
       Allocation{.id = registry().next_id++, .memory = std::move(memory), .bytes = size});
+  ++registry().live;
   return base;
 }
 
@@ -67,12 +71,17 @@ bool deallocate(void* memory) noexcept {
     }
     bytes = at->second.bytes;
     registry().allocations.erase(at);
+    --registry().live;
+    ++registry().deallocations;
   }
   ::munmap(memory, bytes);
   return true;
 }
 
 Place find(const void* memory, std::size_t bytes) {
+  if (registry().live.load(std::memory_order_acquire) == 0) {
+    return {};
+  }
   const auto* address = static_cast<const std::byte*>(memory);
   const std::lock_guard lock(registry().mutex);
   auto at = registry().allocations.upper_bound(address);
@@ -84,21 +93,16 @@ Place find(const void* memory, std::size_t bytes) {
   if (offset > at->second.bytes || bytes > at->second.bytes - offset) {
     return {};
   }
-  return {.id = at->second.id, .offset = offset, .bytes = at->second.bytes};
+  return {.id = at->second.id,
+          .offset = offset,
+          .bytes = at->second.bytes,
+          .descriptor = at->second.memory.get()};
 }
 
-std::optional<base::UniqueFd> descriptor(std::uint64_t id) {
-  const std::lock_guard lock(registry().mutex);
-  for (const auto& [address, allocation] : registry().allocations) {
-    if (allocation.id == id) {
-      return base::UniqueFd(::fcntl(allocation.memory.get(), F_DUPFD_CLOEXEC, 0));
-    }
-  }
-  return std::nullopt;
-}
+std::uint64_t deallocations() { return registry().deallocations.load(std::memory_order_relaxed); }
 
-Mapping::Mapping(base::UniqueFd memory, std::size_t bytes) : bytes_(bytes) {
-  struct stat facts {};
+Mapping::Mapping(const base::UniqueFd& memory, std::size_t bytes) : bytes_(bytes) {
+  struct stat facts{};
   if (::fstat(memory.get(), &facts) != 0 || static_cast<std::size_t>(facts.st_size) < bytes) {
     throw error(ErrorCode::kInternal, "a peer's buffer is smaller than it said");
   }

@@ -1,11 +1,10 @@
-// Memory that peers can map: one memfd for each allocation. The owner hands a descriptor to a peer that is with it in a
-// collective over that allocation for the first time; the peer keeps the mapping until the owner frees it or leaves.
+// Memory that peers can map: one memfd for each allocation. A peer that is with the owner in a
+// collective over it opens it by /proc/PID/fd, and keeps the mapping until the owner has freed some
+// allocation or the communicator ends.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
 
 #include "base/unique_fd.h"
 
@@ -18,18 +17,19 @@ struct Place {
   std::uint64_t id = 0;  // never reused in this process; 0: not in any allocation
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;  // of the whole allocation
+  int descriptor = -1;      // the owner's; valid as long as the allocation is
 };
 // Where [memory, memory + bytes) lies.
 Place find(const void* memory, std::size_t bytes);
 
-// A duplicate of the allocation's descriptor; none when it was freed meanwhile.
-std::optional<base::UniqueFd> descriptor(std::uint64_t id);
+// How many allocations this process has freed so far.
+std::uint64_t deallocations();
 
 // A peer's allocation, mapped into this process.
 class Mapping {
  public:
   // Throws kSystem.
-  Mapping(base::UniqueFd memory, std::size_t bytes);
+  Mapping(const base::UniqueFd& memory, std::size_t bytes);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

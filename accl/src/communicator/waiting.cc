@@ -246,6 +246,16 @@ void Waiting::check_peers(std::uint32_t sequence) {
   }
 }
 
+void Waiting::check_processes() {
+  for (int peer = 0; peer < impl_->ranks; ++peer) {
+    const RankState state = impl_->segment.control(peer).state.load(std::memory_order_acquire);
+    const auto& process = impl_->processes[static_cast<std::size_t>(peer)];
+    if (state == RankState::kJoined && process && !process->is_alive()) {
+      throw break_communicator(Error(ErrorCode::kRemote, *gone(peer), {peer}));
+    }
+  }
+}
+
 Error Waiting::break_communicator(const Error& cause) noexcept {
   SegmentHeader& facts = impl_->header();
   std::uint32_t whole = 0;

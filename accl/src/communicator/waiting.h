@@ -72,6 +72,8 @@ class Waiting {
   // Slow look at every peer; breaks the communicator and throws when one is gone that had not
   // completed collective `sequence`.
   void check_peers(std::uint32_t sequence);
+  // Breaks the communicator and throws when a peer's process has died that had not left in order.
+  void check_processes();
 
   // Breaks the communicator for all ranks, keeps the first sentence, and wakes everybody. Returns
   // the error to throw: the one that was first.

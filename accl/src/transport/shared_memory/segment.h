@@ -37,7 +37,6 @@ struct Descriptor {
   std::uint8_t has_parts;
   // From here on, what may differ between ranks.
   std::uint8_t in_place;
-  std::uint64_t own_count;  // this rank's share, where shares differ
   // kPremulSum: this rank's factor.
   Scale scale;
   // The buffers: where they lie in the owner's process, and in memory of Communicator::allocate()
@@ -48,6 +47,13 @@ struct Descriptor {
   std::uint64_t send_offset;
   std::uint64_t recv_allocation;
   std::uint64_t recv_offset;
+  // Where a peer finds them: /proc/PID/fd/N, and the allocation's size.
+  std::int32_t send_descriptor;
+  std::int32_t recv_descriptor;
+  std::uint64_t send_allocation_bytes;
+  std::uint64_t recv_allocation_bytes;
+  // How many allocations the owner has freed so far: when it grows, peers drop their mappings.
+  std::uint64_t deallocations;
 };
 
 enum class RankState : std::uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2, kAborted = 3 };
@@ -80,6 +86,9 @@ struct alignas(kCacheLine) RankControl {
   alignas(kCacheLine) std::atomic<RankState> state;
   std::int32_t pid;
   std::uint64_t process_start_time;  // field 22 of /proc/PID/stat: tells a reused pid
+  // Set by the owner, for good, when it may not map a peer's allocation, or read a peer's memory.
+  std::atomic<std::uint32_t> cannot_map;
+  std::atomic<std::uint32_t> cannot_read;
   // The last collective that this rank has finished: it may then exit without harm to those still
   // in it.
   std::atomic<std::uint32_t> completed;
