@@ -53,6 +53,7 @@ def create(options: Any, backend_options: Any = None) -> Any:
 
 def register() -> None:
     """Makes the name known to PyTorch; safe to call twice."""
+    patches.UNCOUNTED_PLUGIN.apply()
     if NAME.upper() not in distributed_c10d.Backend._plugins:
         distributed_c10d.Backend.register_backend(
             NAME, create, extended_api=True, devices=["cpu"]
@@ -97,15 +98,14 @@ def _serve(
         backend = module.accl_create(store, rank, size, group_timeout, stands_for_gloo=True)
     except module.ElsewhereError as reason:
         _left_to_gloo.append({"backend": "gloo", "rank": rank, "ranks": size, "why": str(reason)})
-        announce.say(f"accl leaves a group of {size} ranks to Gloo: {reason}.")
+        if rank == 0:
+            announce.say(f"accl leaves a group of {size} ranks to Gloo: {reason}.")
         return Gloo(store, rank, size, options if options is not None else timeout)
     if options is not None:
         backend.options.global_ranks_in_group = options.global_ranks_in_group
         backend.options.group_name = options.group_name
-    announce.say(
-        f"accl serves the CPU groups of this run instead of Gloo: {size} ranks on one host, "
-        "by shared memory."
-    )
+    if rank == 0:
+        announce.say("accl serves the CPU groups of this run instead of Gloo, by shared memory.")
     return backend
 
 

@@ -73,6 +73,31 @@ GLOO_IN_DISTRIBUTED = Patch(
 )
 
 
+class _UncountedPlugins(dict[str, Any]):
+    """Plugins of which `keys()` leaves out the backend accl."""
+
+    def keys(self) -> Any:
+        return [name for name in super().keys() if name != "ACCL"]
+
+
+def _uncounted_plugins() -> None:
+    from torch.distributed import distributed_c10d
+
+    if not isinstance(distributed_c10d.Backend._plugins, _UncountedPlugins):
+        distributed_c10d.Backend._plugins = _UncountedPlugins(distributed_c10d.Backend._plugins)
+
+
+UNCOUNTED_PLUGIN = Patch(
+    name="torch.distributed.distributed_c10d.Backend._plugins",
+    reason=(
+        "once any backend is registered, a group that asks for `cpu:gloo` gets no default backend, "
+        "and destroying it warns twice: c10d asks for the first key of this dictionary alone"
+    ),
+    checked_on=TORCH,
+    apply=_uncounted_plugins,
+)
+
+
 def _no_shared_memory_operator() -> None:
     import deepspeed.comm.torch
 
@@ -288,6 +313,7 @@ DEEPSPEED_STEP = _wrapped(
 ALL = (
     GLOO_IN_C10D,
     GLOO_IN_DISTRIBUTED,
+    UNCOUNTED_PLUGIN,
     DEEPSPEED_SHARED_MEMORY,
     FSDP2_ON_HOSTS,
     GROUP_TIMEOUT,
