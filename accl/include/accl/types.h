@@ -1,4 +1,5 @@
-// The vocabulary of ACCL: data types, operators, and the description of one operation. No I/O, no state.
+// The vocabulary of ACCL: data types, operators, and the description of one operation. No I/O, no
+// state.
 #pragma once
 
 #include <chrono>
@@ -56,8 +57,8 @@ std::string_view name_of(ReduceOp op);
 // False for the pairs that have no meaning: bit operators on floating point, max/min on complex.
 bool is_supported(DataType type, ReduceOp op);
 
-// The factor of kPremulSum: `real` for floating-point types (already in the precision the caller gave), `integer` for
-// integer ones.
+// The factor of kPremulSum: `real` for floating-point types (already in the precision the caller
+// gave), `integer` for integer ones.
 struct Scale {
   double real = 1;
   std::int64_t integer = 1;
@@ -88,21 +89,22 @@ struct Part {
 //
 //   kind            send                          recv                          count
 //   barrier         -                             -                             0
-//   all_reduce      count elements                count elements                elements of the whole
-//   reduce          count elements                count elements on the root    elements of the whole
-//   broadcast       count elements on the root    count elements                elements of the whole
-//   all_gather      count elements                ranks * count                 elements of one rank
-//   reduce_scatter  ranks * count                 count                         elements of one rank
-//   all_to_all      ranks * count                 ranks * count                 elements from one rank to one rank
-//   gather          count                         ranks * count on the root     elements of one rank
-//   scatter         ranks * count on the root     count                         elements of one rank
+//   all_reduce      count elements                count elements                elements of the
+//   whole reduce          count elements                count elements on the root    elements of
+//   the whole broadcast       count elements on the root    count elements                elements
+//   of the whole all_gather      count elements                ranks * count elements of one rank
+//   reduce_scatter  ranks * count                 count                         elements of one
+//   rank all_to_all      ranks * count                 ranks * count                 elements from
+//   one rank to one rank gather          count                         ranks * count on the root
+//   elements of one rank scatter         ranks * count on the root     count elements of one rank
 //
-// In place, as in NCCL: send == recv; for all_gather and gather (root) send == recv + rank * count; for reduce_scatter
-// and scatter (root) recv == send + rank * count; all_to_all with send == recv is supported as well. Any other overlap is
-// not.
+// In place, as in NCCL: send == recv; for all_gather and gather (root) send == recv + rank * count;
+// for reduce_scatter and scatter (root) recv == send + rank * count; all_to_all with send == recv
+// is supported as well. Any other overlap is not.
 //
-// Where ranks have different shares or the shares do not lie side by side, the side that is "ranks * count" is given as
-// `parts` instead, one per rank, and `send`/`recv`/`count` of that side are ignored:
+// Where ranks have different shares or the shares do not lie side by side, the side that is "ranks
+// * count" is given as `parts` instead, one per rank, and `send`/`recv`/`count` of that side are
+// ignored:
 //   all_gather, gather:       recv_parts (gather: on the root); `count` is this rank's own share
 //   reduce_scatter, scatter:  send_parts (scatter: on the root); `count` is this rank's own share
 //   all_to_all:               send_parts and recv_parts, both
@@ -126,7 +128,8 @@ std::string describe(const Collective& collective);
 
 inline constexpr int kAnySource = -1;
 
-// A message between two ranks. Messages of one sender to one receiver with one tag arrive in the order sent.
+// A message between two ranks. Messages of one sender to one receiver with one tag arrive in the
+// order sent.
 struct Message {
   enum class Direction : std::uint8_t { kSend, kReceive };
   Direction direction = Direction::kSend;

@@ -31,8 +31,8 @@ constexpr std::array<TypeFacts, kDataTypes> kTypes = {{{"int8", 1},
 constexpr std::array<std::string_view, kReduceOps> kOps = {
     "sum", "prod", "max", "min", "avg", "premul_sum", "bit_and", "bit_or", "bit_xor"};
 constexpr std::array<std::string_view, kOperationKinds> kKinds = {
-    "barrier",    "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
-    "all_to_all", "gather",     "scatter"};
+    "barrier",        "all_reduce", "broadcast", "reduce", "all_gather",
+    "reduce_scatter", "all_to_all", "gather",    "scatter"};
 
 bool is_complex(DataType type) {
   return type == DataType::kComplex64 || type == DataType::kComplex128;
@@ -76,10 +76,9 @@ std::string describe(const Collective& collective) {
   const bool reduces = collective.kind == OperationKind::kAllReduce ||
                        collective.kind == OperationKind::kReduce ||
                        collective.kind == OperationKind::kReduceScatter;
-  const bool rooted = collective.kind == OperationKind::kBroadcast ||
-                      collective.kind == OperationKind::kReduce ||
-                      collective.kind == OperationKind::kGather ||
-                      collective.kind == OperationKind::kScatter;
+  const bool rooted =
+      collective.kind == OperationKind::kBroadcast || collective.kind == OperationKind::kReduce ||
+      collective.kind == OperationKind::kGather || collective.kind == OperationKind::kScatter;
   std::string text{name_of(collective.kind)};
   if (collective.kind != OperationKind::kBarrier) {
     text += fmt::format(" of {} {}", collective.count, name_of(collective.type));

@@ -1,11 +1,14 @@
-// How a rank waits for others: a short spin that adapts, then (more ranks than cores) yielding, then a futex; and what it
-// watches meanwhile: the communicator being broken, its own abort, the deadline, peers that died.
+// How a rank waits for others: a short spin that adapts, then (more ranks than cores) yielding,
+// then a futex; and what it watches meanwhile: the communicator being broken, its own abort, the
+// deadline, peers that died.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +18,15 @@ namespace ljtrain::accl {
 
 using Clock = std::chrono::steady_clock;
 
-// Sleeps while `word` holds `expected`, `at_most` that long; may return early. Works across processes.
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds at_most);
+// Sleeps while `word` holds `expected`, `at_most` that long; may return early. Works across
+// processes.
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                std::chrono::nanoseconds at_most);
 void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
 // Stores `value` in one of this rank's words and wakes the peers that sleep on it.
-inline void publish(shared_memory::RankControl& mine, std::atomic<std::uint32_t>& word, std::uint32_t value) {
+inline void publish(shared_memory::RankControl& mine, std::atomic<std::uint32_t>& word,
+                    std::uint32_t value) {
   // One locked store orders it before the look at the sleepers (see Waiting::until_reached).
   word.exchange(value, std::memory_order_seq_cst);
   if (mine.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
@@ -43,15 +49,16 @@ class Waiting {
   Waiting& operator=(const Waiting&) = delete;
 
   // Until `word` of peer `owner` has reached `target` (modulo 2^32). Throws Error.
-  void until_reached(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target, const WaitContext& context) {
+  void until_reached(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target,
+                     const WaitContext& context) {
     if (static_cast<std::int32_t>(word.load(std::memory_order_acquire) - target) >= 0) [[likely]] {
       return;
     }
     wait_slowly(owner, word, target, context);
   }
 
-  // Until the own doorbell differs from `seen`, `deadline` passes (returns), or something is wrong (throws). Read the
-  // doorbell first, then look at the channels, then wait with what was read.
+  // Until the own doorbell differs from `seen`, `deadline` passes (returns), or something is wrong
+  // (throws). Read the doorbell first, then look at the channels, then wait with what was read.
   void until_rung(std::uint32_t seen, Clock::time_point deadline);
   std::uint32_t doorbell() const;
   // Rings a peer's doorbell, waking it if it sleeps.
@@ -59,20 +66,27 @@ class Waiting {
 
   // Throws what broke the communicator, if anything did. Cheap: two loads.
   void check();
-  // Slow look at every peer process; breaks the communicator and throws when one has died. Returns the peers' states.
-  void check_peers();
+  // A sentence when the peer's process has died, or it has left or aborted the communicator;
+  // nothing while it is there.
+  std::optional<std::string> gone(int peer) const;
+  // Slow look at every peer; breaks the communicator and throws when one is gone that had not
+  // completed collective `sequence`.
+  void check_peers(std::uint32_t sequence);
+  // Breaks the communicator and throws when a peer's process has died that had not left in order.
+  void check_processes();
 
-  // Breaks the communicator for all ranks, keeps the first sentence, and wakes everybody. Returns the error to throw: the
-  // one that was first.
+  // Breaks the communicator for all ranks, keeps the first sentence, and wakes everybody. Returns
+  // the error to throw: the one that was first.
   Error break_communicator(const Error& cause) noexcept;
   // Ends the waits of this rank (any thread).
   void abort(const std::string& reason) noexcept;
 
-  // "rank 3 (pid 4242, stopped)".
+  // "rank 3 (pid 4242, stopped by a signal)".
   std::string name_peer(int peer) const;
 
  private:
-  void wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target, const WaitContext& context);
+  void wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target,
+                   const WaitContext& context);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,274 @@
+#include "accl/communicator.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "algorithm/direct.h"
+#include "algorithm/pull.h"
+#include "algorithm/session.h"
+#include "bootstrap/bootstrap.h"
+#include "communicator/allocation.h"
+#include "communicator/arguments.h"
+#include "communicator/waiting.h"
+#include "reduction/reduction.h"
+#include "tuner/tuner.h"
+
+namespace ljtrain::accl {
+namespace {
+
+using shared_memory::RankState;
+using shared_memory::Segment;
+
+constexpr std::chrono::seconds kDefaultTimeout{1800};
+
+// Counts forks on the child's side: a communicator is of no use in a child, which shares it with
+// its parent.
+std::atomic<unsigned> forks{0};
+unsigned current_forks() {
+  static const int once = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  static_cast<void>(once);
+  return forks.load(std::memory_order_relaxed);
+}
+
+std::chrono::nanoseconds default_timeout() {
+  const char* text = std::getenv("ACCL_TIMEOUT");
+  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
+  return seconds > 0 ? std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))
+                     : std::chrono::nanoseconds(kDefaultTimeout);
+}
+
+Clock::time_point after(std::chrono::nanoseconds timeout) {
+  const auto now = Clock::now();
+  return timeout > Clock::time_point::max() - now ? Clock::time_point::max() : now + timeout;
+}
+
+bool is_set(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr && std::strcmp(text, "0") != 0 && *text != '\0';
+}
+
+// Two descriptors fewer matter with thousands of groups, and the mapping keeps the memory.
+Segment without_descriptor(Segment segment) {
+  segment.close_memory_fd();
+  return segment;
+}
+
+}  // namespace
+
+namespace internal {
+
+class CommunicatorState {
+ public:
+  CommunicatorState(Segment memory, int own_rank, int all, std::string own_name,
+                    std::chrono::nanoseconds timeout)
+      : segment(without_descriptor(std::move(memory))),
+        waiting(segment, own_rank, all),
+        pull(segment, own_rank, all),
+        rank(own_rank),
+        ranks(all),
+        name(std::move(own_name)),
+        default_timeout(timeout),
+        born_after_forks(current_forks()) {}
+
+  void run(const Collective& collective);
+  void run_alone(const Collective& collective) const;
+  void check_usable();
+  std::string describe_current() const;
+
+  Segment segment;
+  Waiting waiting;
+  Pull pull;
+  const int rank;
+  const int ranks;
+  const std::string name;
+  const std::chrono::nanoseconds default_timeout;
+  const unsigned born_after_forks;
+
+ private:
+  std::mutex running_;
+  std::uint64_t sequence_ = 0;
+  std::uint32_t chunks_ = 0;
+};
+
+void CommunicatorState::check_usable() {
+  if (born_after_forks != current_forks()) [[unlikely]] {
+    throw error(
+        ErrorCode::kInvalidUsage,
+        "communicator \"{}\" was made before this process was forked: a child must make its own",
+        name);
+  }
+  waiting.check();
+}
+
+// With one rank every collective is a copy (of the scaled data, for kPremulSum).
+void CommunicatorState::run_alone(const Collective& call) const {
+  const void* from = call.send_parts.empty() ? call.send : call.send_parts[0].data;
+  void* to = call.recv_parts.empty() ? call.recv : call.recv_parts[0].data;
+  std::size_t count = call.count;
+  if (call.kind == OperationKind::kAllToAll && !call.send_parts.empty()) {
+    count = call.send_parts[0].count;
+  }
+  if (call.kind == OperationKind::kBarrier || count == 0) {
+    return;
+  }
+  const bool scales =
+      call.op == ReduceOp::kPremulSum &&
+      (call.kind == OperationKind::kAllReduce || call.kind == OperationKind::kReduce ||
+       call.kind == OperationKind::kReduceScatter);
+  if (scales) {
+    reduction::reduce({.destination = to,
+                       .sources = {&from, 1},
+                       .scales = {&call.scale, 1},
+                       .count = count,
+                       .type = call.type,
+                       .op = call.op});
+  } else if (from != to) {
+    std::memmove(to, from, count * size_of(call.type));
+  }
+}
+
+void CommunicatorState::run(const Collective& call) {
+  check_arguments(call, rank, ranks);
+  const std::lock_guard lock(running_);
+  check_usable();
+  if (ranks == 1) {
+    run_alone(call);
+    return;
+  }
+  ++sequence_;
+  const auto descriptor = make_descriptor(call, rank, ranks, sequence_);
+  Session session(segment, waiting, rank, ranks, chunks_, call, descriptor,
+                  after(call.timeout.value_or(default_timeout)));
+  const auto& tuning = segment.header().tuning;
+  const std::size_t element = size_of(call.type);
+  // What all ranks agree on: uneven shares are told apart by `shares`, which fits no small payload.
+  const std::size_t bytes = call.count * element;
+  const auto try_pull = [&] {
+    session.enter();
+    session.meet_all();
+    return pull.try_run(session, tuner::is_process_read_faster(tuning, bytes));
+  };
+  if (call.kind == OperationKind::kAllToAll) {
+    direct::all_to_all(session, try_pull);
+  } else if (direct::is_one_step(call, ranks, tuning.one_shot_bytes)) {
+    direct::one_step(session);
+  } else if (!try_pull()) {
+    switch (call.kind) {
+      case OperationKind::kAllReduce:
+        direct::all_reduce(session);
+        break;
+      case OperationKind::kReduce:
+        direct::reduce(session);
+        break;
+      case OperationKind::kBroadcast:
+        direct::broadcast(session);
+        break;
+      case OperationKind::kAllGather:
+        direct::all_gather(session);
+        break;
+      case OperationKind::kReduceScatter:
+        direct::reduce_scatter(session);
+        break;
+      case OperationKind::kGather:
+        direct::gather(session);
+        break;
+      case OperationKind::kScatter:
+        direct::scatter(session);
+        break;
+      default:
+        break;
+    }
+  }
+  segment.control(rank).completed.store(static_cast<std::uint32_t>(sequence_),
+                                        std::memory_order_release);
+}
+
+std::string CommunicatorState::describe_current() const {
+  const auto& control = segment.control(rank);
+  const std::uint32_t entered =
+      std::max(control.entries[0].sequence.load(), control.entries[1].sequence.load());
+  if (entered == control.completed.load()) {
+    return {};
+  }
+  return fmt::format("#{} {}", entered, describe(control.descriptors[entered % 4]));
+}
+
+}  // namespace internal
+
+Communicator::Communicator(std::unique_ptr<internal::CommunicatorState> state)
+    : state_(std::move(state)) {}
+
+std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank, int size,
+                                                   const CommunicatorOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw error(ErrorCode::kInvalidArgument, "rank {} of {} ranks does not exist", rank, size);
+  }
+  const std::chrono::nanoseconds timeout = options.timeout.value_or(default_timeout());
+  bootstrap::Hello hello{};
+  hello.rank = rank;
+  hello.size = size;
+  hello.deterministic = is_set("ACCL_DETERMINISTIC") ? 1 : 0;
+  hello.forced_algorithm = tuner::allowed_algorithms(std::getenv("NCCL_ALGO"));
+  Segment segment = bootstrap::join(
+      id, hello, after(timeout), options.cancelled.get(),
+      [](const std::vector<bootstrap::Hello>& hellos) { return tuner::choose(hellos); },
+      [](const shared_memory::Tuning& tuning) {
+        return bootstrap::Sizes{.stage_bytes = stage_bytes_for(tuning.chunk_bytes),
+                                .channel_bytes = 512 << 10};
+      });
+  std::string name = options.name;
+  for (std::size_t i = 0; i < 4 && options.name.empty(); ++i) {
+    name += fmt::format("{:02x}", static_cast<unsigned char>(id.bytes[i]));
+  }
+  return std::shared_ptr<Communicator>(new Communicator(  // NOLINT(cppcoreguidelines-owning-memory)
+      std::make_unique<internal::CommunicatorState>(std::move(segment), rank, size, std::move(name),
+                                                    timeout)));
+}
+
+Communicator::~Communicator() {
+  auto& state = *state_;
+  if (state.born_after_forks != current_forks()) {
+    return;  // the parent's own
+  }
+  RankState joined = RankState::kJoined;
+  state.segment.control(state.rank).state.compare_exchange_strong(joined, RankState::kLeft);
+}
+
+int Communicator::rank() const { return state_->rank; }
+int Communicator::size() const { return state_->ranks; }
+const std::string& Communicator::name() const { return state_->name; }
+
+void Communicator::run(const Collective& collective) { state_->run(collective); }
+
+void Communicator::abort(const std::string& reason) noexcept {
+  if (state_->born_after_forks == current_forks()) {
+    state_->waiting.abort(reason);
+  }
+}
+
+std::optional<Error> Communicator::async_error() {
+  try {
+    state_->check_usable();
+    state_->waiting.check_processes();
+  } catch (const Error& failure) {
+    return failure;
+  }
+  return std::nullopt;
+}
+
+void* Communicator::allocate(std::size_t bytes) { return allocation::allocate(bytes); }
+bool Communicator::deallocate(void* memory) noexcept { return allocation::deallocate(memory); }
+bool Communicator::is_shared(const void* memory, std::size_t bytes) noexcept {
+  return allocation::find(memory, bytes).id != 0;
+}
+
+std::string Communicator::current_operation() const { return state_->describe_current(); }
+
+}  // namespace ljtrain::accl

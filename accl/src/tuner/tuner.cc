@@ -1,0 +1,200 @@
+#include "tuner/tuner.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include "algorithm/session.h"
+#include "tuner/machine.h"
+
+namespace ljtrain::accl::tuner {
+namespace {
+
+using shared_memory::Tuning;
+
+constexpr std::array<std::string_view, kAlgorithms> kNames = {
+    "one_step", "staged", "ring", "tree", "recursive_doubling", "halving_doubling"};
+
+constexpr std::uint32_t bit(Algorithm algorithm) { return 1U << static_cast<unsigned>(algorithm); }
+constexpr std::uint32_t kDirect = bit(Algorithm::kOneStep) | bit(Algorithm::kStaged);
+constexpr std::uint32_t kAll = (1U << kAlgorithms) - 1;
+
+std::uint32_t bits_of(std::string_view name) {
+  std::string lower;
+  for (const char letter : name) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  if (lower == "ring") {
+    return bit(Algorithm::kRing);
+  }
+  if (lower == "tree") {
+    return bit(Algorithm::kTree);
+  }
+  if (lower == "recursive" || lower == "pat") {
+    return bit(Algorithm::kRecursiveDoubling) | bit(Algorithm::kHalvingDoubling);
+  }
+  return lower == "direct" ? kDirect : 0;
+}
+
+double log2_ceil(int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); }
+
+// Predicted seconds. A hand-over `h` is what it costs until one rank sees what another has done;
+// `c` copies a byte through the stages or channels, `r` reads and adds a byte.
+double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, double bytes,
+               int ranks, double widening) {
+  const double n = ranks;
+  const double h = tuning.hand_over_s;
+  const double c = tuning.copy_s_per_byte;
+  const double r = tuning.reduce_s_per_byte;
+  const double log_n = log2_ceil(ranks);
+  const bool reduces = kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+                       kind == OperationKind::kReduceScatter;
+  const bool spreads = kind == OperationKind::kAllGather || kind == OperationKind::kGather ||
+                       kind == OperationKind::kAllToAll || kind == OperationKind::kReduceScatter ||
+                       kind == OperationKind::kScatter;
+  // What one rank gives and gets.
+  const double volume = spreads ? n * bytes : bytes;
+  const auto chunks = [&](double whole) {
+    return std::ceil(std::max(1.0, whole / static_cast<double>(tuning.chunk_bytes)));
+  };
+  switch (algorithm) {
+    case Algorithm::kOneStep:
+      return n * h + bytes * c + (reduces ? n * bytes * r : volume * c);
+    case Algorithm::kStaged:
+      if (kind == OperationKind::kAllReduce || kind == OperationKind::kReduce) {
+        return 2 * n * h * chunks(bytes) + bytes * (2 * c * (n - 1) / n + r);
+      }
+      return n * h * chunks(bytes) + volume * c + (reduces ? volume * r : volume * c);
+    case Algorithm::kRing: {
+      const double steps = kind == OperationKind::kAllReduce ? 2 * (n - 1) : n - 1;
+      const double share = spreads ? bytes : bytes / n;
+      return steps * (h + share * widening * (2 * c + (reduces ? r : 0)));
+    }
+    case Algorithm::kTree:
+      return (kind == OperationKind::kAllReduce ? 2 : 1) *
+             (log_n * h + bytes * widening * (2 * c + (reduces ? r : 0)) * std::min(log_n, 2.0));
+    case Algorithm::kRecursiveDoubling:
+      return log_n * (h + bytes * widening * (2 * c + r));
+    case Algorithm::kHalvingDoubling:
+      return 2 * log_n * h + 2 * bytes * widening * (n - 1) / n * (2 * c + r / 2);
+  }
+  return 0;
+}
+
+bool can_serve(Algorithm algorithm, OperationKind kind, std::size_t bytes, int ranks,
+               const Tuning& tuning) {
+  const auto n = static_cast<std::size_t>(ranks);
+  const bool blocks = kind == OperationKind::kReduceScatter || kind == OperationKind::kScatter;
+  switch (algorithm) {
+    case Algorithm::kOneStep:
+      return (blocks ? bytes * n : bytes) <= tuning.one_shot_bytes;
+    case Algorithm::kStaged:
+      return kind != OperationKind::kBarrier;
+    case Algorithm::kRing:
+      return kind == OperationKind::kAllReduce || kind == OperationKind::kAllGather ||
+             kind == OperationKind::kReduceScatter || kind == OperationKind::kBroadcast ||
+             kind == OperationKind::kReduce;
+    case Algorithm::kTree:
+      return kind == OperationKind::kAllReduce || kind == OperationKind::kBroadcast ||
+             kind == OperationKind::kReduce;
+    case Algorithm::kRecursiveDoubling:
+    case Algorithm::kHalvingDoubling:
+      return kind == OperationKind::kAllReduce;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view name_of(Algorithm algorithm) {
+  return kNames.at(static_cast<std::size_t>(algorithm));
+}
+
+std::uint32_t allowed_algorithms(const char* nccl_algo) {
+  std::string_view text = nccl_algo == nullptr ? "" : nccl_algo;
+  if (const auto colon = text.rfind(':'); colon != std::string_view::npos) {
+    text.remove_prefix(colon + 1);
+  }
+  const bool excludes = text.starts_with('^');
+  if (excludes) {
+    text.remove_prefix(1);
+  }
+  std::uint32_t named = 0;
+  while (!text.empty()) {
+    const auto comma = text.find(',');
+    named |= bits_of(text.substr(0, comma));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  if (named == 0) {
+    return kAll;
+  }
+  return excludes ? kAll & ~named : named;
+}
+
+Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
+  Tuning tuning{};
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  tuning.forced_algorithm = kAll;
+  for (const auto& hello : hellos) {
+    CPU_OR(&cores, &cores, &hello.cores);
+    tuning.deterministic |= hello.deterministic;
+    tuning.forced_algorithm &= hello.forced_algorithm;
+  }
+  tuning.cores = static_cast<std::uint32_t>(CPU_COUNT(&cores));
+  tuning.oversubscribed = hellos.size() > tuning.cores ? 1 : 0;
+  const Machine& measured = machine();
+  tuning.hand_over_s = tuning.oversubscribed != 0 ? measured.switch_s : measured.hand_over_s;
+  tuning.copy_s_per_byte = measured.copy_s_per_byte;
+  tuning.memory_copy_s_per_byte = measured.memory_copy_s_per_byte;
+  tuning.reduce_s_per_byte = measured.reduce_s_per_byte;
+  tuning.process_read_s_per_byte = measured.process_read_s_per_byte;
+  const auto from_environment = [](const char* name, std::uint64_t otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  };
+  tuning.chunk_bytes =
+      from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 64 << 10);
+  tuning.one_shot_bytes =
+      std::min<std::uint64_t>(from_environment("ACCL_ONE_STEP_BYTES", 16 << 10), kOneShotArea);
+  tuning.streaming_bytes = from_environment("ACCL_STREAMING_BYTES", 4 << 20);
+  return tuning;
+}
+
+std::vector<Candidate> candidates(const Tuning& tuning, OperationKind kind, std::size_t bytes,
+                                  int ranks, double widening) {
+  // The direct algorithms combine in rank order wherever ranks run; the others in an order of their
+  // own.
+  const std::uint32_t allowed = tuning.deterministic != 0 ? kDirect : tuning.forced_algorithm;
+  std::vector<Candidate> found;
+  for (const bool everything : {false, true}) {
+    for (int i = 0; i < kAlgorithms && (found.empty() || !everything); ++i) {
+      const auto algorithm = static_cast<Algorithm>(i);
+      if ((everything || (allowed & bit(algorithm)) != 0) &&
+          can_serve(algorithm, kind, bytes, ranks, tuning)) {
+        found.push_back({algorithm, predict(tuning, algorithm, kind, static_cast<double>(bytes),
+                                            ranks, widening)});
+      }
+    }
+  }
+  std::ranges::stable_sort(found, {}, &Candidate::seconds);
+  return found;
+}
+
+Algorithm choose(const Tuning& tuning, OperationKind kind, std::size_t bytes, int ranks,
+                 double widening) {
+  return candidates(tuning, kind, bytes, ranks, widening).front().algorithm;
+}
+
+bool is_process_read_faster(const Tuning& tuning, std::size_t bytes) {
+  // The stages copy twice, the second time beyond the caches when it is large.
+  const double staged = bytes >= tuning.streaming_bytes
+                            ? tuning.copy_s_per_byte + tuning.memory_copy_s_per_byte
+                            : 2 * tuning.copy_s_per_byte;
+  return tuning.process_read_s_per_byte > 0 && tuning.process_read_s_per_byte < staged;
+}
+
+}  // namespace ljtrain::accl::tuner
