@@ -58,7 +58,7 @@ Library accl_library(bool in_place, bool registered) {
   return library;
 }
 
-Library mpi_library(int ranks, const Hardware& hardware) {
+Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   std::filesystem::path run = find_in_path("mpirun");
   std::filesystem::path compiler = find_in_path("mpicxx");
   if (run.empty() || compiler.empty()) {
@@ -76,14 +76,15 @@ Library mpi_library(int ranks, const Hardware& hardware) {
   }
   library.argv.push_back(program.string());
   library.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
-  library.supports = [](Op op, Type type, Variant variant) {
+  library.supports = [in_place](Op op, Type type, Variant variant) {
     bool half = type == Type::kFloat16 || type == Type::kBfloat16;
     if (variant.registered || (half && ljperf_comm::reduces(op))) {
       return false;  // MPI 3 has no 16-bit floating point
     }
     // MPI leaves the result of reduce_scatter in place elsewhere than NCCL.
     return op == Op::kBroadcast ? variant.in_place
-                                : !variant.in_place || one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce});
+                                : !variant.in_place ||
+                                      (in_place && one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce}));
   };
   return library;
 }
@@ -206,7 +207,7 @@ Library c10d_library(const std::string& name, const CommPlan& plan, const base::
 Library find_library(const std::string& name, const CommPlan& plan, int ranks, const Hardware& hardware,
                      const base::Json& python) {
   if (name == "mpi") {
-    return mpi_library(ranks, hardware);
+    return mpi_library(ranks, plan.options.in_place, hardware);
   }
   if (name == "oneccl") {
     return oneccl_library(plan, python);

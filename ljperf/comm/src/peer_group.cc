@@ -242,17 +242,19 @@ void PeerGroup::hang(const std::string& doing, const std::vector<std::string>& a
   std::vector<std::size_t> stopped;
   std::vector<std::size_t> silent;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (is_stopped(ranks_[rank].pid)) {
-      stopped.push_back(rank);
-    } else if (answers[rank].empty()) {
+    if (answers[rank].empty()) {
       silent.push_back(rank);
     }
+    if (is_stopped(ranks_[rank].pid)) {
+      stopped.push_back(rank);
+    }
   }
-  std::string who = stopped.empty() ? fmt::format("no answer from {}", words_of(silent))
-                                    : fmt::format("{} stopped (SIGSTOP, a debugger or a frozen cgroup)",
+  std::string why = stopped.empty() ? ""
+                                    : fmt::format("; {} stopped (SIGSTOP, a debugger or a frozen cgroup)",
                                                   words_of(stopped));
-  throw GroupFailure(fmt::format("{}: {} within --timeout {:g} s during {}", library_.title(), who,
-                                 std::chrono::duration<double>(timeout).count(), doing),
+  throw GroupFailure(fmt::format("{} of {} did not answer within --timeout {:g} s during {}{}", words_of(silent),
+                                 library_.title(),
+                                 std::chrono::duration<double>(timeout).count(), doing, why),
                      last_lines_of(log_, kLastLines));
 }
 
@@ -264,7 +266,7 @@ std::string PeerGroup::how_ended(std::size_t rank) {
   if (!status.has_value()) {
     return "left";
   }
-  return status->signal != 0 ? fmt::format("was ended by {}", ::strsignal(status->signal))
+  return status->signal != 0 ? fmt::format("was ended by SIG{}", ::sigabbrev_np(status->signal))
                              : fmt::format("ended with exit code {}", status->code);
 }
 

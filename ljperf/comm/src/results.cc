@@ -56,7 +56,9 @@ std::string CommRow::title() const {
   if (registered) {
     return name + " registered";
   }
-  bool telling = in_place && op != ljperf_comm::Op::kBroadcast && library == "accl" && interface == Interface::kC;
+  // Where a library has another form, too.
+  bool telling = in_place && op != ljperf_comm::Op::kBroadcast && library != "deepspeed_shm" &&
+                 interface == Interface::kC;
   return telling ? name + " in place" : name;
 }
 
