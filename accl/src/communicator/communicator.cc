@@ -16,8 +16,11 @@
 #include "bootstrap/bootstrap.h"
 #include "communicator/allocation.h"
 #include "communicator/arguments.h"
+#include "communicator/messages.h"
 #include "communicator/waiting.h"
 #include "reduction/reduction.h"
+#include "trace/log.h"
+#include "transport/shared_memory/channel.h"
 #include "tuner/tuner.h"
 
 namespace ljtrain::accl {
@@ -27,6 +30,8 @@ using shared_memory::RankState;
 using shared_memory::Segment;
 
 constexpr std::chrono::seconds kDefaultTimeout{1800};
+constexpr int kMessageLane = 1;
+constexpr std::size_t kChannelBytes = 512 << 10;
 
 // Counts forks on the child's side: a communicator is of no use in a child, which shares it with
 // its parent.
@@ -71,6 +76,8 @@ class CommunicatorState {
       : segment(without_descriptor(std::move(memory))),
         waiting(segment, own_rank, all),
         pull(segment, own_rank, all),
+        message_streams(segment, waiting, own_rank, kMessageLane),
+        messages(message_streams, waiting, own_rank, all, timeout),
         rank(own_rank),
         ranks(all),
         name(std::move(own_name)),
@@ -85,6 +92,8 @@ class CommunicatorState {
   Segment segment;
   Waiting waiting;
   Pull pull;
+  shared_memory::ChannelTransport message_streams;
+  Messages messages;
   const int rank;
   const int ranks;
   const std::string name;
@@ -221,8 +230,15 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
       [](const std::vector<bootstrap::Hello>& hellos) { return tuner::choose(hellos); },
       [](const shared_memory::Tuning& tuning) {
         return bootstrap::Sizes{.stage_bytes = stage_bytes_for(tuning.chunk_bytes),
-                                .channel_bytes = 512 << 10};
+                                .channel_bytes = kChannelBytes};
       });
+  trace::info(
+      trace::kInit, rank,
+      "ACCL communicator of {} ranks on {} cores{}: shared memory, chunks of {} bytes, {}{}", size,
+      segment.header().tuning.cores,
+      segment.header().tuning.oversubscribed != 0 ? " (more ranks than cores: waiting yields)" : "",
+      segment.header().tuning.chunk_bytes, reduction::instruction_set(),
+      segment.header().tuning.deterministic != 0 ? ", deterministic" : "");
   std::string name = options.name;
   for (std::size_t i = 0; i < 4 && options.name.empty(); ++i) {
     name += fmt::format("{:02x}", static_cast<unsigned char>(id.bytes[i]));
@@ -263,6 +279,20 @@ std::optional<Error> Communicator::async_error() {
   return std::nullopt;
 }
 
+MessageHandle Communicator::post(const Message& message) {
+  state_->check_usable();
+  return state_->messages.post(message);
+}
+bool Communicator::progress() { return state_->messages.progress(); }
+void Communicator::wait(std::span<const MessageHandle> messages) {
+  state_->messages.wait(messages);
+}
+void Communicator::wait_for_progress(std::chrono::nanoseconds at_most) {
+  state_->messages.wait_for_progress(at_most);
+}
+void Communicator::interrupt_wait() noexcept { state_->messages.interrupt_wait(); }
+std::size_t Communicator::messages_pending() const { return state_->messages.pending(); }
+
 void* Communicator::allocate(std::size_t bytes) { return allocation::allocate(bytes); }
 bool Communicator::deallocate(void* memory) noexcept { return allocation::deallocate(memory); }
 bool Communicator::is_shared(const void* memory, std::size_t bytes) noexcept {
@@ -270,5 +300,30 @@ bool Communicator::is_shared(const void* memory, std::size_t bytes) noexcept {
 }
 
 std::string Communicator::current_operation() const { return state_->describe_current(); }
+
+std::string Communicator::explain(OperationKind kind, DataType type, std::size_t bytes) const {
+  const auto& tuning = state_->segment.header().tuning;
+  const double widening = static_cast<double>(size_of(reduction::accumulator_type(type))) /
+                          static_cast<double>(size_of(type));
+  std::string text = fmt::format(
+      "topology: {} ranks on {} cores of one host{}; shared memory, chunks of {} KiB, {}\n"
+      "measured: hand-over {:.2f} us, copy {:.1f} GB/s cached and {:.1f} GB/s beyond, reduce "
+      "{:.1f} "
+      "GB/s, process_vm_readv {}\n",
+      state_->ranks, tuning.cores, state_->pull.is_one_process() ? ", threads of one process" : "",
+      tuning.chunk_bytes >> 10, reduction::instruction_set(), tuning.hand_over_s * 1e6,
+      1e-9 / tuning.copy_s_per_byte, 1e-9 / tuning.memory_copy_s_per_byte,
+      1e-9 / tuning.reduce_s_per_byte,
+      tuning.process_read_s_per_byte > 0
+          ? fmt::format("{:.1f} GB/s", 1e-9 / tuning.process_read_s_per_byte)
+          : std::string("not allowed"));
+  text += fmt::format("{} of {} bytes:", name_of(kind), bytes);
+  for (const auto& candidate : tuner::candidates(tuning, kind, bytes, state_->ranks, widening)) {
+    text +=
+        fmt::format(" {} {:.1f} us;", tuner::name_of(candidate.algorithm), candidate.seconds * 1e6);
+  }
+  text.back() = '\n';
+  return text;
+}
 
 }  // namespace ljtrain::accl
