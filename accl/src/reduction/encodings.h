@@ -28,6 +28,7 @@ template <class BitsType, int kExponent, int kMantissa, std::uint32_t kInfinityC
           std::uint32_t kNanCode>
 struct SmallFloat {
   using Bits = BitsType;
+  static constexpr int kMantissaBits = kMantissa;
   static constexpr int kShift = 23 - kMantissa;
   static constexpr std::uint32_t kBias = (1U << (kExponent - 1)) - 1;
   static constexpr std::uint32_t kSign = 1U << (kExponent + kMantissa);
@@ -36,6 +37,8 @@ struct SmallFloat {
   static constexpr bool kHasInfinity = kInfinityCode + 1 <= kNanCode;
   // What to add to the exponent field of a float32, in place.
   static constexpr std::uint32_t kRebias = (127 - kBias) << 23;
+  // A float32 whose last bit weighs as much as the smallest denormal: adding it rounds denormals.
+  static constexpr std::uint32_t kMagic = kRebias + (static_cast<std::uint32_t>(kShift + 1) << 23);
 
   [[gnu::always_inline]] static float decode(Bits bits) {
     const std::uint32_t magnitude = bits & (kSign - 1);
@@ -63,8 +66,6 @@ struct SmallFloat {
     const std::uint32_t rebased = magnitude - kRebias;
     const std::uint32_t normal =
         (rebased + (1U << (kShift - 1)) - 1 + ((rebased >> kShift) & 1)) >> kShift;
-    // The sum's last bit weighs as much as the smallest denormal: the addition rounds.
-    constexpr std::uint32_t kMagic = kRebias + ((23 - kMantissa + 1) << 23);
     const std::uint32_t denormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) +
                                                                 std::bit_cast<float>(kMagic)) -
                                    kMagic;

@@ -17,7 +17,7 @@
 // After foreach_target.h
 #include "reduction/copy-inl.h"
 #include "reduction/elementwise-inl.h"
-#include "reduction/sum-inl.h"
+#include "reduction/one_pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ljtrain::accl::reduction {
@@ -27,7 +27,7 @@ constexpr Kernels make_kernels(const char* name) {
   Kernels table;
   table.name = name;
   add_elementwise(table);
-  add_sums(table);
+  add_one_passes(table);
   add_copies(table);
   return table;
 }
@@ -38,11 +38,31 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ljtrain::accl::reduction {
+
+#if defined(ACCL_REDUCTION_AVX512_BF16)
+void sum_bfloat16_avx512(const OnePass& pass);
+#endif
+
 namespace {
 
-#if HWY_ARCH_X86
+// A compiler told to use more than the least (-march) leaves out what is below that.
+#if HWY_TARGETS & HWY_AVX3
 constexpr Kernels kAvx3 = N_AVX3::make_kernels("AVX-512");
+#if defined(ACCL_REDUCTION_AVX512_BF16)
+constexpr Kernels make_avx3_bf16() {
+  Kernels table = N_AVX3::make_kernels("AVX-512 with AVX512_BF16");
+  auto& row = table.one_pass[static_cast<std::size_t>(DataType::kBfloat16)];
+  row[static_cast<std::size_t>(ReduceOp::kSum)] = sum_bfloat16_avx512;
+  row[static_cast<std::size_t>(ReduceOp::kAvg)] = sum_bfloat16_avx512;
+  return table;
+}
+constexpr Kernels kAvx3Bf16 = make_avx3_bf16();
+#endif
+#endif
+#if HWY_TARGETS & HWY_AVX2
 constexpr Kernels kAvx2 = N_AVX2::make_kernels("AVX2");
+#endif
+#if HWY_TARGETS & HWY_SSE4
 constexpr Kernels kSse4 = N_SSE4::make_kernels("SSE4");
 #endif
 #if HWY_TARGETS & HWY_NEON
@@ -52,23 +72,38 @@ constexpr Kernels kNeon = N_NEON::make_kernels("NEON");
 constexpr Kernels kScalar = N_SCALAR::make_kernels("scalar");
 #endif
 
-// __builtin_cpu_supports asks the operating system too whether it saves the registers.
+#if HWY_ARCH_X86
+// __builtin_cpu_supports also asks whether the operating system saves the registers.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 &&
+         __builtin_cpu_supports("f16c") != 0;
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0;
+}
+#endif
+
 std::vector<const Kernels*> find_kernels() {
   std::vector<const Kernels*> found;
-#if HWY_ARCH_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                    __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 &&
-                    __builtin_cpu_supports("f16c") != 0;
-  const bool avx512 =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
-  if (avx2 && avx512) {
+#if HWY_TARGETS & HWY_AVX3
+#if defined(ACCL_REDUCTION_AVX512_BF16)
+  if (has_avx512() && __builtin_cpu_supports("avx512bf16") != 0) {
+    found.push_back(&kAvx3Bf16);
+  }
+#endif
+  if (has_avx512()) {
     found.push_back(&kAvx3);
   }
-  if (avx2) {
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (has_avx2()) {
     found.push_back(&kAvx2);
   }
+#endif
+#if HWY_TARGETS & HWY_SSE4
   if (__builtin_cpu_supports("sse4.2") != 0) {
     found.push_back(&kSse4);
   }

@@ -9,17 +9,18 @@
 
 namespace ljtrain::accl::reduction {
 
-// destination[i] = round((sources[0][i] + sources[1][i] + ...) / average_over)
-struct Sum {
+// A whole reduction, but for the fence after streaming.
+struct OnePass {
   void* destination = nullptr;
   void* second_destination = nullptr;  // may be nullptr
   const void* const* sources = nullptr;
   std::size_t source_count = 0;
-  std::size_t count = 0;  // elements
-  int average_over = 1;
-  // Past the caches; the caller calls fence() before others may read.
+  const Scale* scales = nullptr;  // of kPremulSum
+  std::size_t count = 0;          // elements
+  int average_over = 1;           // of kAvg; 1 otherwise
   bool streaming = false;
 };
+using OnePassFunction = void (*)(const OnePass& pass);
 
 // Too large a result of an 8-bit floating-point type: CUDA's conversion, and so NCCL, makes it the
 // largest finite number
@@ -41,8 +42,8 @@ struct Kernels {
   std::array<WidenScaled, kDataTypes> widen_scaled{};
   std::array<std::array<Combine, kReduceOps>, kDataTypes> combine{};  // by accumulator type
   std::array<Narrow, kDataTypes> narrow{};
-  // kSum and kAvg in one pass; nullptr for types that have none.
-  std::array<void (*)(const Sum&), kDataTypes> sum{};
+  // nullptr for pairs that are reduced in blocks with the functions above.
+  std::array<std::array<OnePassFunction, kReduceOps>, kDataTypes> one_pass{};
   // Past the caches, and with ordinary stores to `cached` unless that is nullptr. Needs a fence
   // after it.
   void (*stream)(void* streamed, void* cached, const void* source, std::size_t bytes) = nullptr;

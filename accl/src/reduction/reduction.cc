@@ -178,15 +178,16 @@ class BlockReducer {
 void reduce(const Request& request) {
   const StandardArithmetic standard;
   const Kernels& table = kernels();
-  const auto sum = table.sum[index_of(request.type)];
-  if (sum != nullptr && (request.op == ReduceOp::kSum || request.op == ReduceOp::kAvg)) {
-    sum({.destination = request.destination,
-         .second_destination = request.second_destination,
-         .sources = request.sources.data(),
-         .source_count = request.sources.size(),
-         .count = request.count,
-         .average_over = divisor_of(request.op, request.average_over),
-         .streaming = request.streaming});
+  const OnePassFunction one_pass = table.one_pass[index_of(request.type)][index_of(request.op)];
+  if (one_pass != nullptr) {
+    one_pass({.destination = request.destination,
+              .second_destination = request.second_destination,
+              .sources = request.sources.data(),
+              .source_count = request.sources.size(),
+              .scales = request.scales.data(),
+              .count = request.count,
+              .average_over = divisor_of(request.op, request.average_over),
+              .streaming = request.streaming});
   } else {
     BlockReducer(request).run();
   }

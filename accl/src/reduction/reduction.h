@@ -22,7 +22,7 @@ struct Request {
   // otherwise.
   std::span<const void* const> sources;
   // Of kPremulSum only: one per source.
-  std::span<const Scale> scales;
+  std::span<const Scale> scales = {};
   std::size_t count = 0;  // elements
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
