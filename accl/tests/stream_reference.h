@@ -345,7 +345,9 @@ class StreamRank {
       : self_(self),
         transport_(self.segment, self.waiting, self.rank, 0),
         wait_(timeout,
-              [this] { return error(ErrorCode::kTimeout, "rank {} waited too long", self_.rank); }),
+              [rank = self.rank] {
+                return error(ErrorCode::kTimeout, "rank {} waited too long", rank);
+              }),
         context_{self.rank, self.ranks, transport_, self.waiting, wait_, chunk} {}
   const algorithm::StreamContext& context() const { return context_; }
 
