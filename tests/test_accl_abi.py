@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -102,6 +103,15 @@ def test_soname_is_the_file_name(library: str) -> None:
         ["readelf", "-d", library_folder() / library], capture_output=True, text=True, check=True
     ).stdout
     assert f"Library soname: [{Path(library).name}]" in dynamic
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_calls_inside_stay_inside(library: str) -> None:
+    """Where NVIDIA's library is loaded as well, a call by name could end up there."""
+    relocations = subprocess.run(
+        ["readelf", "-rW", library_folder() / library], capture_output=True, text=True, check=True
+    ).stdout
+    assert not re.findall(r"\bp?nccl[A-Z]\w*", relocations)
 
 
 def test_our_header_says_what_nvidias_says(facts: dict[str, Any]) -> None:

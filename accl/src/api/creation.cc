@@ -32,7 +32,7 @@ struct Membership {
 };
 
 void create(Comm& made, const Membership& member, const char* function) {
-  trace::announce_version();
+  trace::announce_version(member.rank);
   trace::warn_unsupported_environment();
   const auto describe = [&](const char* state) {
     trace::info(trace::kInit, member.rank,
