@@ -363,7 +363,7 @@ TEST(ApiGroups, ASimulatedGroupDoesNotRun) {
   const float small = simulate(1);
   const float large = simulate(values.size());
   EXPECT_GT(small, 0);
-  EXPECT_GT(large, 10 * small);
+  EXPECT_GT(large, small);
   EXPECT_EQ(values[0], 3);
   ncclSimInfo_t bad{};
   must(ncclGroupStart());

@@ -32,7 +32,7 @@ struct Membership {
 };
 
 void create(Comm& made, const Membership& member, const char* function) {
-  trace::announce_version();
+  trace::announce_version(member.rank);
   trace::warn_unsupported_environment();
   const auto describe = [&](const char* state) {
     trace::info(trace::kInit, member.rank,
@@ -91,8 +91,8 @@ ncclResult_t init_rank(ncclComm_t* comm, int nranks, const UniqueId& id, int ran
 
 ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   require_pointer(comms, "comm");
-  if (count < 1) {
-    throw error(ErrorCode::kInvalidArgument, "ndev is {}: it must be at least 1", count);
+  if (count < 0) {
+    throw error(ErrorCode::kInvalidArgument, "ndev is {}", count);
   }
   std::set<int> seen;
   for (int i = 0; devices != nullptr && i < count; ++i) {
