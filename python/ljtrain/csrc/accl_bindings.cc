@@ -38,8 +38,7 @@ void bind_accl(py::module_& m) {
   py::register_exception<ElsewhereError>(m, "ElsewhereError", PyExc_RuntimeError);
   // Its methods are those of torch's class Backend. These two that class does not bind.
   py::class_<AcclBackend, c10d::Backend, c10::intrusive_ptr<AcclBackend>>(m, "ProcessGroupAccl")
-      .def_property_readonly("options",
-                             [](AcclBackend& self) { return self.getBackendOptions(); })
+      .def_property_readonly("options", &AcclBackend::options)
       .def(
           "_set_default_timeout",
           [](AcclBackend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); },
