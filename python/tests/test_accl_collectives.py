@@ -68,7 +68,7 @@ def test_reductions(ranks: Ranks, dtype: torch.dtype) -> None:
     ranks.compare(body)
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [*TYPES, torch.bool], ids=str)
 def test_movements(ranks: Ranks, dtype: torch.dtype) -> None:
     size = ranks.size
 
@@ -131,21 +131,6 @@ def test_shares_of_different_sizes(ranks: Ranks) -> None:
         parts = [torch.full((other + 1,), float(rank)) for other in range(size)]
         backend.reduce_scatter([mine], [parts]).wait()
         assert mine.tolist() == [sum(range(size))] * (rank + 1)
-        gather = distributed.GatherOptions()
-        gather.rootRank = 0
-        at_root = [torch.empty(other) for other in range(size)]
-        backend.gather(
-            [at_root] if rank == 0 else [], [torch.full((rank,), float(rank))], gather
-        ).wait()
-        if rank == 0:
-            assert [part.tolist() for part in at_root] == [[float(r)] * r for r in range(size)]
-        scatter = distributed.ScatterOptions()
-        scatter.rootRank = 1
-        part = torch.empty(rank)
-        backend.scatter(
-            [part], [[torch.full((r,), float(r)) for r in range(size)]] if rank == 1 else [], scatter
-        ).wait()
-        assert part.tolist() == [float(rank)] * rank
 
     ranks.run(lists)
 
@@ -172,8 +157,10 @@ def test_averages_and_types_that_gloo_lacks(ranks: Ranks) -> None:
         complex_tensor = torch.full((4,), 1j, dtype=torch.complex64)
         backend.allreduce([complex_tensor], options).wait()
         assert complex_tensor.tolist() == [1j**size] * 4
-        half = torch.full((3,), 1 + 2j, dtype=torch.complex32)
-        backend.broadcast([half], distributed.BroadcastOptions()).wait()
+        for dtype in (torch.complex32, torch.complex64, torch.float8_e8m0fnu):
+            moved = torch.full((3,), 1.0 + rank).to(dtype)
+            backend.broadcast([moved], distributed.BroadcastOptions()).wait()
+            assert moved.tolist() == [1.0] * 3
         flags = torch.tensor([rank == 0, False, True])
         options.reduceOp = ReduceOp.BAND
         backend.allreduce([flags], options).wait()
@@ -286,7 +273,7 @@ def test_messages(ranks: Ranks) -> None:
         out = backend.send([random(rank, 8)[::2]], right, 5)
         backend.recv([strided], left, 5).wait()
         out.wait()
-        return received + ([strided] if hasattr(backend, "stands_for_gloo") else [strided])
+        return [*received, strided]
 
     found = ranks.run(body)
     for rank in range(size):
@@ -316,7 +303,7 @@ def test_messages(ranks: Ranks) -> None:
     ("call", "kind", "sentence"),
     [
         (lambda b: b.allreduce([]), ValueError, "requires non-empty tensor list"),
-        (lambda b: b.broadcast([torch.ones(1)], 7), ValueError, "invalid root rank: 7"),
+        (lambda b: b.broadcast(torch.ones(1), 7), ValueError, "invalid root rank: 7"),
         (
             lambda b: b.allgather([[torch.ones(2)] * 4], [torch.ones(2)]),
             ValueError,
@@ -347,7 +334,7 @@ def test_messages(ranks: Ranks) -> None:
             RuntimeError,
             "Split sizes doesn't match",
         ),
-        (lambda b: b.allreduce([torch.ones(2).to_sparse_csr()]), ValueError, "dense"),
+        (lambda b: b.allreduce([torch.ones(2, 2).to_sparse_csr()]), ValueError, "dense"),
         (lambda b: b.send([torch.ones(1)], 0, -1), RuntimeError, "Tag must be nonnegative"),
         (lambda b: b.send([torch.ones(1)], 9, 0), ValueError, "there is no rank 9"),
     ],
