@@ -28,6 +28,7 @@ struct CommRow {
   // How many times as fast as this row ACCL is (interface and form of call the same), from pairs of blocks of one round. On
   // ACCL's own rows: how many times as fast as memcpy it is. Unset where there is nothing to compare.
   std::optional<cnp::RatioEstimate> ratio;
+  std::optional<double> median_ratio;  // of the same pairs
   std::string ratio_of;
   std::string ratio_to;
 
