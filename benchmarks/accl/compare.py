@@ -1,7 +1,7 @@
 """ACCL against its peers: every comparison that docs/comm.md's targets ask for, in one command.
 
-    .venv/bin/python benchmarks/accl/compare.py --output benchmarks/accl/results      (about 15 minutes)
-    .venv/bin/python benchmarks/accl/compare.py --quick                               (about 3 minutes)
+    .venv/bin/python benchmarks/accl/compare.py --output benchmarks/accl/results   (15 minutes)
+    .venv/bin/python benchmarks/accl/compare.py --quick                            (3 minutes)
 
 Runs `ljperf comm` four times (through c10d beside Gloo; 8 bytes through c10d; in C beside Open MPI,
 oneCCL and DeepSpeed; 64 MiB beside memcpy). Within each the blocks of all libraries alternate in
@@ -58,7 +58,8 @@ STAGES = [
     ),
     Stage(
         "small",
-        ["--interface", "c10d", "--peers", "gloo", "--op", "all_reduce", "--sizes", "8", "--ranks", "2"],
+        ["--interface", "c10d", "--peers", "gloo", "--op", "all_reduce", "--sizes", "8",
+         "--ranks", "2"],
     ),
     Stage(
         "c",
@@ -155,7 +156,12 @@ def interval_words(estimate: dict[str, float], unit: str = "x") -> str:
 
 
 def absent(name: str, target: str) -> dict[str, Any]:
-    return {"comparison": name, "target": target, "result": "not measured", "verdict": "not measured"}
+    return {
+        "comparison": name,
+        "target": target,
+        "result": "not measured",
+        "verdict": "not measured",
+    }
 
 
 def own(row: Row) -> dict[str, float]:
@@ -165,7 +171,7 @@ def own(row: Row) -> dict[str, float]:
 
 
 def against(
-    rows: list[Row], library: str, name: str, mean: float, lowest: float | None, ratios: Ratios
+    rows: list[Row], library: str, name: str, ratios: Ratios, *, mean: float, lowest: float | None
 ) -> list[dict[str, Any]]:
     """The verdicts on one peer: the mean over everything, and the worst case."""
     pairs = pairs_of(rows, library)
@@ -208,11 +214,13 @@ def against(
 def verdicts_of(stages: dict[str, dict[str, Any]], ratios: Ratios) -> list[dict[str, Any]]:
     """Every target with what was measured."""
     verdicts = against(
-        stages["c10d"]["rows"], "gloo", "c10d: Gloo", C10D_MEAN, C10D_LOWEST, ratios
+        stages["c10d"]["rows"], "gloo", "c10d: Gloo", ratios, mean=C10D_MEAN, lowest=C10D_LOWEST
     )
     verdicts += small_verdict(stages["small"]["rows"])
     for peer in C_PEERS:
-        verdicts += against(stages["c"]["rows"], peer, f"C: {peer}", C_MEAN, None, ratios)
+        verdicts += against(
+            stages["c"]["rows"], peer, f"C: {peer}", ratios, mean=C_MEAN, lowest=None
+        )
     verdicts += limit_verdicts(stages["limit"]["rows"])
     return verdicts
 
@@ -236,7 +244,11 @@ def small_verdict(rows: list[Row]) -> list[dict[str, Any]]:
 def limit_verdicts(rows: list[Row]) -> list[dict[str, Any]]:
     """64 MiB all_gather as a share of memcpy's bandwidth."""
     verdicts = []
-    for name, least in (("plain", GATHER_PLAIN), ("registered", GATHER_REGISTERED), ("in place", None)):
+    for name, least in (
+        ("plain", GATHER_PLAIN),
+        ("registered", GATHER_REGISTERED),
+        ("in place", None),
+    ):
         found = [
             row
             for row in rows
@@ -269,7 +281,9 @@ def table_of_rows(rows: list[Row], library: str, ratios: Ratios) -> list[str]:
         groups.setdefault((pair[0]["op"], pair[0]["dtype"], pair[0]["ranks"]), []).append(pair)
     sizes = sorted({peer["bytes"] for peer, _ in pairs})
     lines = [
-        "| operation | dtype | ranks | geometric mean | " + " | ".join(map(size_words, sizes)) + " |",
+        "| operation | dtype | ranks | geometric mean | "
+        + " | ".join(map(size_words, sizes))
+        + " |",
         "|---" * (4 + len(sizes)) + "|",
     ]
     for (op, dtype, ranks), members in groups.items():
@@ -295,16 +309,14 @@ def markdown(result: dict[str, Any], stages: dict[str, dict[str, Any]], ratios: 
         f"# ACCL against its peers, {result['date']}",
         "",
         f"{machine['cpu_model']}, {machine['cores']} cores, Linux {result['kernel']}, load before: "
-        f"{result['load_before']:.1f}. {result['blocks']} blocks of each library and size, in random "
-        "order; ratios are ACCL's speed / the peer's, paired by block, with 95 % intervals.",
+        f"{result['load_before']:.1f}. {result['blocks']} blocks of each library and size, in "
+        "random order; ratios are ACCL's speed / the peer's, paired by block, with 95 % intervals.",
         "",
         "| comparison | target | measured | verdict |",
         "|---|---|---|---|",
     ]
     for entry in result["verdicts"]:
-        lines.append(
-            f"| {entry['comparison']} | {entry['target']} | {entry['result']} | {entry['verdict']} |"
-        )
+        lines.append("| " + " | ".join(entry[key] for key in entry) + " |")
     for skipped in result["skipped"]:
         lines += ["", f"Skipped: {skipped['library']}: {skipped['reason']}"]
     for stage, library in (("c10d", "gloo"), *(("c", peer) for peer in C_PEERS)):

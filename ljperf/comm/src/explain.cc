@@ -16,14 +16,22 @@ namespace {
 accl::OperationKind kind_of(ljperf_comm::Op op) {
   using ljperf_comm::Op;
   switch (op) {
-    case Op::kAllReduce: return accl::OperationKind::kAllReduce;
-    case Op::kAllGather: return accl::OperationKind::kAllGather;
-    case Op::kReduceScatter: return accl::OperationKind::kReduceScatter;
-    case Op::kBroadcast: return accl::OperationKind::kBroadcast;
-    case Op::kAllToAll: return accl::OperationKind::kAllToAll;
-    case Op::kReduce: return accl::OperationKind::kReduce;
-    case Op::kGather: return accl::OperationKind::kGather;
-    case Op::kScatter: return accl::OperationKind::kScatter;
+    case Op::kAllReduce:
+      return accl::OperationKind::kAllReduce;
+    case Op::kAllGather:
+      return accl::OperationKind::kAllGather;
+    case Op::kReduceScatter:
+      return accl::OperationKind::kReduceScatter;
+    case Op::kBroadcast:
+      return accl::OperationKind::kBroadcast;
+    case Op::kAllToAll:
+      return accl::OperationKind::kAllToAll;
+    case Op::kReduce:
+      return accl::OperationKind::kReduce;
+    case Op::kGather:
+      return accl::OperationKind::kGather;
+    case Op::kScatter:
+      return accl::OperationKind::kScatter;
   }
   throw base::run_error("no such operation");
 }
@@ -75,10 +83,12 @@ std::string explain_comm(const CommPlan& plan) {
         for (std::uint64_t size : plan.sizes) {
           std::size_t count = ljperf_comm::count_of(op, dtype, size, ranks);
           std::size_t bytes = ljperf_comm::bytes_of(op, dtype, count, ranks);
-          text += fmt::format("{} of {} {}, {} ranks:\n", ljperf_comm::kOpNames[static_cast<int>(op)],
-                              exact_bytes(bytes), ljperf_comm::kTypeNames[static_cast<int>(dtype)], ranks);
+          text += fmt::format("{} of {} {}, {} ranks:\n",
+                              ljperf_comm::kOpNames[static_cast<int>(op)], exact_bytes(bytes),
+                              ljperf_comm::kTypeNames[static_cast<int>(dtype)], ranks);
           // ACCL counts the bytes of one rank's share.
-          text += communicators.front()->explain(kind_of(op), type_of(dtype), count * ljperf_comm::size_of(dtype));
+          text += communicators.front()->explain(kind_of(op), type_of(dtype),
+                                                 count * ljperf_comm::size_of(dtype));
           text += text.ends_with('\n') ? "" : "\n";
         }
       }

@@ -27,7 +27,8 @@ bool one_of(Op op, std::initializer_list<Op> ops) {
 
 // Which operations NCCL defines in place, apart from those where nothing is gained.
 bool has_in_place_form(Op op) {
-  return one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kBroadcast, Op::kReduce});
+  return one_of(op,
+                {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kBroadcast, Op::kReduce});
 }
 
 std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
@@ -42,7 +43,9 @@ Library own_rank(const std::string& name) {
 
 Library memcpy_library() {
   Library library = own_rank("memcpy");
-  library.supports = [](Op, Type, Variant variant) { return !variant.in_place && !variant.registered; };
+  library.supports = [](Op, Type, Variant variant) {
+    return !variant.in_place && !variant.registered;
+  };
   return library;
 }
 
@@ -68,7 +71,8 @@ Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   Library library;
   library.name = "mpi";
   library.launcher = true;
-  std::filesystem::path program = build_driver("mpi_driver.cc", {compiler.string(), "-std=c++17", "-O2"}, {});
+  std::filesystem::path program =
+      build_driver("mpi_driver.cc", {compiler.string(), "-std=c++17", "-O2"}, {});
   // The ranks bind themselves, as those of all libraries do.
   library.argv = {run.string(), "--bind-to", "none", "-n", std::to_string(ranks)};
   if (ranks > static_cast<int>(hardware.cores.size())) {
@@ -82,9 +86,10 @@ Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
       return false;  // MPI 3 has no 16-bit floating point
     }
     // MPI leaves the result of reduce_scatter in place elsewhere than NCCL.
-    return op == Op::kBroadcast ? variant.in_place
-                                : !variant.in_place ||
-                                      (in_place && one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce}));
+    return op == Op::kBroadcast
+               ? variant.in_place
+               : !variant.in_place ||
+                     (in_place && one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce}));
   };
   return library;
 }
@@ -102,10 +107,12 @@ std::string compiler() {
   throw base::run_error("no C++ compiler found (apt-get install g++)");
 }
 
-// Where the Python environment keeps what drivers are compiled against: {"prefix", "deepspeed", "torch"}.
+// Where the Python environment keeps what drivers are compiled against: {"prefix", "deepspeed",
+// "torch"}.
 base::Json ask_python(const CommPlan& plan) {
   base::SpawnOptions options;
-  options.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker", "--where"};
+  options.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker",
+                  "--where"};
   options.environment = base::current_environment();
   options.environment["PYTHONSAFEPATH"] = "1";
   options.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0";
@@ -140,21 +147,25 @@ Library oneccl_library(const CommPlan& plan, const base::Json& python) {
   }
   if (root.empty()) {
     throw base::run_error(
-        "oneCCL for hosts not found (pip install --no-deps oneccl-devel==2022.2.0 intel-cmplr-lib-rt; or name its folder "
+        "oneCCL for hosts not found (pip install --no-deps oneccl-devel==2022.2.0 "
+        "intel-cmplr-lib-rt; or name its folder "
         "with --oneccl-root)");
   }
   Library library;
   library.name = "oneccl";
   std::filesystem::path lib = root / "lib";
-  // The static library for hosts: no SYCL. It wants Intel's compiler runtime and hwloc, and opens libfabric by itself.
+  // The static library for hosts: no SYCL. It wants Intel's compiler runtime and hwloc, and opens
+  // libfabric by itself.
   std::filesystem::path program = build_driver(
       "oneccl_driver.cc", {compiler(), "-std=c++17", "-O2", "-I", (root / "include").string()},
       {(lib / "ccl/cpu/lib/libccl.a").string(), (lib / "libintlc.so.5").string(),
        "-Wl,-rpath," + lib.string(), "-l:libhwloc.so.15", "-lpthread", "-ldl", "-lrt"});
   library.argv = {program.string()};
-  // The fastest of the settings that were tried: the calling thread does the work (its worker threads cost milliseconds where
-  // every core has a rank), and shared memory carries it.
-  library.environment = {{"CCL_WORKER_OFFLOAD", "0"}, {"CCL_ATL_SHM", "1"}, {"CCL_ATL_TRANSPORT", "ofi"},
+  // The fastest of the settings that were tried: the calling thread does the work (its worker
+  // threads cost milliseconds where every core has a rank), and shared memory carries it.
+  library.environment = {{"CCL_WORKER_OFFLOAD", "0"},
+                         {"CCL_ATL_SHM", "1"},
+                         {"CCL_ATL_TRANSPORT", "ofi"},
                          {"CCL_LOG_LEVEL", "error"}};
   library.supports = [](Op op, Type, Variant variant) {
     return !variant.registered && variant.in_place == (op == Op::kBroadcast) &&
@@ -165,7 +176,8 @@ Library oneccl_library(const CommPlan& plan, const base::Json& python) {
 
 Library deepspeed_library(const base::Json& python) {
   if (!python.contains("deepspeed") || !python["deepspeed"].is_string()) {
-    throw base::run_error("DeepSpeed not found in the Python environment (choose another with --python)");
+    throw base::run_error(
+        "DeepSpeed not found in the Python environment (choose another with --python)");
   }
   std::filesystem::path sources = python["deepspeed"].get<std::string>();
   sources /= "ops/csrc/cpu/comm";
@@ -175,9 +187,10 @@ Library deepspeed_library(const base::Json& python) {
   Library library;
   library.name = "deepspeed_shm";
   // DeepSpeed's own flags.
-  library.argv = {build_driver("deepspeed_driver.cc",
-                               {compiler(), "-std=c++17", "-O2", "-fopenmp", "-w", "-I", sources.string()}, {})
-                      .string()};
+  library.argv = {
+      build_driver("deepspeed_driver.cc",
+                   {compiler(), "-std=c++17", "-O2", "-fopenmp", "-w", "-I", sources.string()}, {})
+          .string()};
   library.environment = {{"LJPERF_COMM_DEEPSPEED_ADDRESS", kDeepSpeedAddress},
                          {"LJPERF_COMM_DEEPSPEED_PORT", std::to_string(::getpid())}};
   library.supports = [](Op op, Type type, Variant variant) {
@@ -189,23 +202,26 @@ Library deepspeed_library(const base::Json& python) {
 
 Library c10d_library(const std::string& name, const CommPlan& plan, const base::Json& python) {
   if (!python.contains("torch") || !python["torch"].is_string()) {
-    throw base::run_error("PyTorch not found in the Python environment (choose another with --python)");
+    throw base::run_error(
+        "PyTorch not found in the Python environment (choose another with --python)");
   }
   Library library;
   library.name = name;
   library.interface = Interface::kC10d;
   library.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker", name};
   // Autoload off and no LJTRAIN_ACCL: what is called gloo must be Gloo.
-  library.environment = {{"PYTHONSAFEPATH", "1"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD", "0"}, {"LJTRAIN_ACCL", "0"}};
+  library.environment = {
+      {"PYTHONSAFEPATH", "1"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD", "0"}, {"LJTRAIN_ACCL", "0"}};
   library.supports = [](Op op, Type, Variant variant) {
     // As PyTorch defines them: the result replaces the input, or has a tensor of its own.
-    return !variant.registered && variant.in_place == one_of(op, {Op::kAllReduce, Op::kBroadcast, Op::kReduce});
+    return !variant.registered &&
+           variant.in_place == one_of(op, {Op::kAllReduce, Op::kBroadcast, Op::kReduce});
   };
   return library;
 }
 
-Library find_library(const std::string& name, const CommPlan& plan, int ranks, const Hardware& hardware,
-                     const base::Json& python) {
+Library find_library(const std::string& name, const CommPlan& plan, int ranks,
+                     const Hardware& hardware, const base::Json& python) {
   if (name == "mpi") {
     return mpi_library(ranks, plan.options.in_place, hardware);
   }
@@ -216,7 +232,8 @@ Library find_library(const std::string& name, const CommPlan& plan, int ranks, c
     return deepspeed_library(python);
   }
   if (name == "nccl" && static_cast<int>(hardware.gpus.size()) < ranks) {
-    throw base::run_error("NCCL wants a GPU a rank, and there are {} for {} ranks", hardware.gpus.size(), ranks);
+    throw base::run_error("NCCL wants a GPU a rank, and there are {} for {} ranks",
+                          hardware.gpus.size(), ranks);
   }
   return c10d_library(name, plan, python);
 }
@@ -236,17 +253,20 @@ Found find_libraries(const CommPlan& plan, int ranks, const Hardware& hardware) 
     if (c10d ? plan.c10d : plan.c) {
       wanted.emplace_back(peer, c10d ? Interface::kC10d : Interface::kC);
     } else {
-      found.skipped.push_back({peer, fmt::format("it has no interface among those of --interface; add {}",
-                                                 c10d ? "c10d" : "c")});
+      found.skipped.push_back(
+          {peer, fmt::format("it has no interface among those of --interface; add {}",
+                             c10d ? "c10d" : "c")});
     }
   }
   found.libraries.push_back(memcpy_library());
   if (plan.c) {
     // DeepSpeed reduces in place, so ACCL has to beside it.
-    found.libraries.push_back(accl_library(plan.options.in_place || deepspeed, plan.options.registered));
+    found.libraries.push_back(
+        accl_library(plan.options.in_place || deepspeed, plan.options.registered));
   }
   base::Json python;
-  if (std::any_of(wanted.begin(), wanted.end(), [](const auto& entry) { return entry.first != "mpi"; })) {
+  if (std::any_of(wanted.begin(), wanted.end(),
+                  [](const auto& entry) { return entry.first != "mpi"; })) {
     try {
       python = ask_python(plan);
     } catch (const std::exception&) {

@@ -8,7 +8,8 @@ namespace {
 
 using base::OrderedJson;
 
-// `median`: of the blocks' ratios, where there are any; the estimate that the interval belongs to is the geometric mean.
+// `median`: of the blocks' ratios, where there are any; the estimate that the interval belongs to
+// is the geometric mean.
 OrderedJson ratio_json(const cnp::RatioEstimate& ratio, std::optional<double> median) {
   OrderedJson interval = nullptr;
   if (ratio.ci95.has_value()) {
@@ -23,11 +24,13 @@ OrderedJson ratio_json(const cnp::RatioEstimate& ratio, std::optional<double> me
 }
 
 bool same_series(const CommRow& a, const CommRow& b) {
-  return a.library == b.library && a.interface == b.interface && a.op == b.op && a.dtype == b.dtype &&
-         a.ranks == b.ranks && a.in_place == b.in_place && a.registered == b.registered;
+  return a.library == b.library && a.interface == b.interface && a.op == b.op &&
+         a.dtype == b.dtype && a.ranks == b.ranks && a.in_place == b.in_place &&
+         a.registered == b.registered;
 }
 
-// Block for block the mean over sizes of the logarithm, as a time again: its paired ratio is the geometric mean's.
+// Block for block the mean over sizes of the logarithm, as a time again: its paired ratio is the
+// geometric mean's.
 std::vector<double> mean_times(const std::vector<const CommRow*>& rows) {
   std::vector<double> result(rows.front()->blocks.size());
   for (std::size_t block = 0; block < result.size(); ++block) {
@@ -88,7 +91,8 @@ void set_ratio(CommRow& row, const CommRow& numerator, const CommRow& denominato
 }  // namespace
 
 void compare(std::vector<CommRow>& rows) {
-  auto limit = std::find_if(rows.begin(), rows.end(), [](const CommRow& row) { return row.library == "memcpy"; });
+  auto limit = std::find_if(rows.begin(), rows.end(),
+                            [](const CommRow& row) { return row.library == "memcpy"; });
   for (CommRow& row : rows) {
     if (row.library == "memcpy") {
       continue;
@@ -122,7 +126,8 @@ std::vector<CommSummary> summarise(const std::vector<CommRow>& rows) {
     std::vector<const CommRow*> ours;
     for (std::size_t k = i; k < rows.size(); ++k) {
       const CommRow* accl = same_series(rows[i], rows[k]) ? reference_of(rows[k], rows) : nullptr;
-      if (accl == nullptr || rows[k].blocks.size() != rows[i].blocks.size() || !rows[k].ratio.has_value()) {
+      if (accl == nullptr || rows[k].blocks.size() != rows[i].blocks.size() ||
+          !rows[k].ratio.has_value()) {
         continue;
       }
       done[k] = true;

@@ -7,7 +7,8 @@
 
 namespace ljtrain::ljperf {
 
-// The topology ACCL found, then a paragraph for each operation, type and size. Throws RunError when no communicator can be made.
+// The topology ACCL found, then a paragraph for each operation, type and size. Throws RunError when
+// no communicator can be made.
 std::string explain_comm(const CommPlan& plan);
 
 }  // namespace ljtrain::ljperf
