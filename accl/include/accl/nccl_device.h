@@ -112,7 +112,19 @@ typedef struct ncclCommProperties {
 } ncclCommProperties_t;
 
 #define NCCL_COMM_PROPERTIES_INITIALIZER \
-  {sizeof(ncclCommProperties_t), NCCL_API_MAGIC, NCCL_VERSION_CODE}
+  {sizeof(ncclCommProperties_t),         \
+   NCCL_API_MAGIC,                       \
+   NCCL_VERSION_CODE,                    \
+   0,                                    \
+   0,                                    \
+   0,                                    \
+   0,                                    \
+   false,                                \
+   false,                                \
+   NCCL_GIN_TYPE_NONE,                   \
+   0,                                    \
+   false,                                \
+   NCCL_GIN_TYPE_NONE}
 
 #define ACCL_NCCL_FUNCTION(type, name, ...) \
   type nccl##name(__VA_ARGS__);             \

@@ -1,38 +1,18 @@
 #include "api/estimate.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <limits>
-#include <vector>
-
 #include "accl/error.h"
 #include "api/comm.h"
+#include "tuner/machine.h"
 
 namespace ljtrain::accl::api {
 namespace {
 
 constexpr unsigned kSimInfoMagic = 0x74685283;
 
-// One store of a rank seen by another, there and back.
-constexpr double kMeetingS = 1e-6;
+// Every rank arrives, and every rank sees that the others have.
+constexpr double kHandOvers = 2;
 // Into the shared memory and out of it.
 constexpr double kCopies = 2;
-
-double measure_copy_s_per_byte() {
-  constexpr std::size_t kBytes = 8UL << 20;
-  constexpr int kRounds = 3;
-  const std::vector<std::byte> source(kBytes, std::byte{1});
-  std::vector<std::byte> destination(kBytes);
-  double best = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    std::memcpy(destination.data(), source.data(), kBytes);
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    best = std::min(best, taken.count() / kBytes);
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -47,11 +27,11 @@ void require_sim_info(const ncclSimInfo_t* info) {
 }
 
 double estimate_s(const Comm& comm, std::span<const Operation> operations) {
-  static const double copy_s_per_byte = measure_copy_s_per_byte();
+  const tuner::Machine& machine = tuner::machine();
   double seconds = 0;
   for (const Operation& operation : operations) {
     const auto bytes = static_cast<double>(bytes_of(operation, comm.size()));
-    seconds += kMeetingS + bytes * copy_s_per_byte * kCopies;
+    seconds += kHandOvers * machine.hand_over_s + bytes * machine.memory_copy_s_per_byte * kCopies;
   }
   return seconds;
 }

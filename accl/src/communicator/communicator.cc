@@ -154,7 +154,7 @@ void CommunicatorState::run(const Collective& call) {
   ++sequence_;
   const auto descriptor = make_descriptor(call, rank, ranks, sequence_);
   Session session(segment, waiting, rank, ranks, chunks_, call, descriptor,
-                  after(call.timeout.value_or(default_timeout)));
+                  call.timeout.value_or(default_timeout));
   const auto& tuning = segment.header().tuning;
   const std::size_t element = size_of(call.type);
   // What all ranks agree on: uneven shares are told apart by `shares`, which fits no small payload.

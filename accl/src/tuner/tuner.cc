@@ -156,8 +156,12 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
   };
-  tuning.chunk_bytes =
+  // Every rank's share of a chunk is some cache lines long.
+  const std::uint64_t line = shared_memory::kCacheLine;
+  const std::uint64_t wanted =
       from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 64 << 10);
+  tuning.chunk_bytes =
+      std::max<std::uint64_t>((wanted + line - 1) / line * line, 4 * line * hellos.size());
   tuning.one_shot_bytes =
       std::min<std::uint64_t>(from_environment("ACCL_ONE_STEP_BYTES", 16 << 10), kOneShotArea);
   tuning.streaming_bytes = from_environment("ACCL_STREAMING_BYTES", 4 << 20);
