@@ -166,6 +166,18 @@ def test_peers_in_c(ljperf: Ljperf, tmp_path: Path, peer: str) -> None:
     assert document["summary"][0]["ratio"]["geometric_mean"] > 0
 
 
+def test_explain_says_which_algorithm_serves_which_size(ljperf: Ljperf) -> None:
+    result = ljperf(
+        "comm", "--explain", "--op", "all_reduce,all_gather", "--sizes", "8,16MiB", "--ranks", "2,3"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "topology: 2 ranks" in result.stdout and "topology: 3 ranks" in result.stdout
+    for words in ("all_reduce, float32, 2 ranks", "all_gather, float32, 3 ranks"):
+        section = result.stdout.split(words)[1].split("\n\n")[0]
+        assert re.search(r"\n +8 B  \w+ [\d.]+ us", section) or "all_gather" in words
+        assert re.search(r"\n +16 MiB  \w+ [\d.]+ us|\n +1677\d+ B  \w+ [\d.]+ us", section)
+
+
 def test_what_is_not_there_is_skipped_by_name(ljperf: Ljperf, tmp_path: Path) -> None:
     result = ljperf(
         *QUICK, "--sizes", "8", "--ranks", "2", "--peers", "mpi,oneccl,deepspeed_shm,gloo,nccl",

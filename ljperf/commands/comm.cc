@@ -14,6 +14,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf comm --op all --sizes 8:64MiB:x2 --ranks 2,4 --check every operation, every element verified
   ljperf comm --peers mpi,oneccl,deepspeed_shm                against other libraries, C against C
   ljperf comm --peers gloo --dtype bfloat16 --interface c10d  through PyTorch, beside Gloo
+  ljperf comm --explain --op all_reduce --sizes 8:64MiB:x8    which algorithm for which size, and why
   ljperf comm --op all_gather --sizes 64MiB --registered --in-place --json
 
 Sizes are nccl-tests': the whole buffer, also where each rank has a share of it. Exit codes: 0 done, 1 a library
@@ -94,6 +95,10 @@ void add_comm(CLI::App& app, CommandContext& context) {
   add_subject_options(*command, *options);
   add_peer_options(*command, *options);
   add_measuring_options(*command, *options);
+  command
+      ->add_flag("--explain", options->explain,
+                 "Print the topology and the algorithm ACCL chooses a size, measure nothing")
+      ->group("Output");
   command->add_flag("--json", options->json, "One JSON document on standard output")
       ->group("Output");
   command->add_option("--output", options->output, "File for the JSON document, beside the table")

@@ -7,6 +7,7 @@ from Python, one after the other, synchronously.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -32,12 +33,13 @@ class Unusable(Exception):
 
 
 def where() -> dict[str, str | None]:
-    """Folders of what drivers are compiled against or workers need, without importing it."""
+    """What drivers are compiled against and workers need: folder and version, nothing imported."""
     found: dict[str, str | None] = {"prefix": sys.prefix}
     for name in ("torch", "deepspeed"):
         spec = importlib.util.find_spec(name)
         places = spec.submodule_search_locations if spec is not None else None
         found[name] = next(iter(places)) if places else None
+        found[f"{name}_version"] = importlib.metadata.version(name) if places else None
     return found
 
 

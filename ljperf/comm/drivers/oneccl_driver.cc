@@ -103,5 +103,8 @@ class OneCcl : public Library {
 }  // namespace
 
 int main() {
-  return drive([](const Place& place) { return std::make_unique<OneCcl>(place); });
+  // Over MPI, MPI's launcher says which rank this is.
+  bool launched = environment("CCL_ATL_TRANSPORT") == "mpi";
+  return drive([](const Place& place) { return std::make_unique<OneCcl>(place); },
+               launched ? "PMI_RANK" : "LJPERF_COMM_RANK");
 }

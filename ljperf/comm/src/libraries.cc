@@ -19,7 +19,7 @@ namespace {
 using ljperf_comm::Op;
 using ljperf_comm::Type;
 
-constexpr std::chrono::seconds kPythonPatience{30};
+constexpr std::chrono::seconds kPatience{30};
 
 bool one_of(Op op, std::initializer_list<Op> ops) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
@@ -61,6 +61,15 @@ Library accl_library(bool in_place, bool registered) {
   return library;
 }
 
+// What a program says of its version.
+std::string first_line_of(const std::filesystem::path& program, const std::string& argument) {
+  base::SpawnOptions options;
+  options.argv = {program.string(), argument};
+  options.environment = base::current_environment();
+  std::string output = base::run_captured(options, "", kPatience).output;
+  return output.substr(0, output.find('\n'));
+}
+
 Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   std::filesystem::path run = find_in_path("mpirun");
   std::filesystem::path compiler = find_in_path("mpicxx");
@@ -80,6 +89,7 @@ Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   }
   library.argv.push_back(program.string());
   library.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
+  library.detail = first_line_of(run, "--version");
   library.supports = [in_place](Op op, Type type, Variant variant) {
     bool half = type == Type::kFloat16 || type == Type::kBfloat16;
     if (variant.registered || (half && ljperf_comm::reduces(op))) {
@@ -116,9 +126,13 @@ base::Json ask_python(const CommPlan& plan) {
   options.environment = base::current_environment();
   options.environment["PYTHONSAFEPATH"] = "1";
   options.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0";
-  base::Captured result = base::run_captured(options, "", kPythonPatience);
+  base::Captured result = base::run_captured(options, "", kPatience);
   base::Json answer = base::Json::parse(result.output, nullptr, /*allow_exceptions=*/false);
   return answer.is_object() ? answer : base::Json::object();
+}
+
+std::string text_of(const base::Json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
 std::vector<std::filesystem::path> oneccl_roots(const CommPlan& plan, const base::Json& python) {
@@ -136,7 +150,7 @@ std::vector<std::filesystem::path> oneccl_roots(const CommPlan& plan, const base
   return roots;
 }
 
-Library oneccl_library(const CommPlan& plan, const base::Json& python) {
+Library oneccl_library(const CommPlan& plan, int ranks, const base::Json& python) {
   std::filesystem::path root;
   for (const std::filesystem::path& candidate : oneccl_roots(plan, python)) {
     if (std::filesystem::exists(candidate / "include/oneapi/ccl.hpp") &&
@@ -160,13 +174,27 @@ Library oneccl_library(const CommPlan& plan, const base::Json& python) {
       "oneccl_driver.cc", {compiler(), "-std=c++17", "-O2", "-I", (root / "include").string()},
       {(lib / "ccl/cpu/lib/libccl.a").string(), (lib / "libintlc.so.5").string(),
        "-Wl,-rpath," + lib.string(), "-l:libhwloc.so.15", "-lpthread", "-ldl", "-lrt"});
-  library.argv = {program.string()};
   // The fastest of the settings that were tried: the calling thread does the work (its worker
-  // threads cost milliseconds where every core has a rank), and shared memory carries it.
-  library.environment = {{"CCL_WORKER_OFFLOAD", "0"},
-                         {"CCL_ATL_SHM", "1"},
-                         {"CCL_ATL_TRANSPORT", "ofi"},
-                         {"CCL_LOG_LEVEL", "error"}};
+  // threads cost milliseconds where every core has a rank), and Intel MPI carries it where that is
+  // installed, else libfabric with shared memory.
+  library.environment = {{"CCL_WORKER_OFFLOAD", "0"}, {"CCL_LOG_LEVEL", "error"}};
+  std::filesystem::path launcher = root / "bin/mpiexec.hydra";
+  if (::access(launcher.c_str(), X_OK) == 0 && std::filesystem::exists(lib / "libmpi.so.12")) {
+    library.launcher = true;
+    library.argv = {launcher.string(), "-n", std::to_string(ranks), program.string()};
+    library.environment.insert({{"CCL_ATL_TRANSPORT", "mpi"},
+                                {"I_MPI_ROOT", root.string()},
+                                {"LD_LIBRARY_PATH", lib.string()},
+                                {"I_MPI_FABRICS", "shm"},
+                                {"I_MPI_PIN", "off"},
+                                {"I_MPI_HYDRA_BOOTSTRAP", "fork"}});
+    library.detail = "over Intel MPI";
+  } else {
+    library.argv = {program.string()};
+    library.environment.insert({{"CCL_ATL_TRANSPORT", "ofi"}, {"CCL_ATL_SHM", "1"}});
+    library.detail =
+        "over libfabric (with impi-rt beside it, it runs over Intel MPI, which is faster)";
+  }
   library.supports = [](Op op, Type, Variant variant) {
     return !variant.registered && variant.in_place == (op == Op::kBroadcast) &&
            !one_of(op, {Op::kGather, Op::kScatter});
@@ -191,6 +219,7 @@ Library deepspeed_library(const base::Json& python) {
       build_driver("deepspeed_driver.cc",
                    {compiler(), "-std=c++17", "-O2", "-fopenmp", "-w", "-I", sources.string()}, {})
           .string()};
+  library.detail = "DeepSpeed " + text_of(python, "deepspeed_version");
   library.environment = {{"LJPERF_COMM_DEEPSPEED_ADDRESS", kDeepSpeedAddress},
                          {"LJPERF_COMM_DEEPSPEED_PORT", std::to_string(::getpid())}};
   library.supports = [](Op op, Type type, Variant variant) {
@@ -209,6 +238,7 @@ Library c10d_library(const std::string& name, const CommPlan& plan, const base::
   library.name = name;
   library.interface = Interface::kC10d;
   library.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker", name};
+  library.detail = "PyTorch " + text_of(python, "torch_version");
   // Autoload off and no LJTRAIN_ACCL: what is called gloo must be Gloo.
   library.environment = {
       {"PYTHONSAFEPATH", "1"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD", "0"}, {"LJTRAIN_ACCL", "0"}};
@@ -226,7 +256,7 @@ Library find_library(const std::string& name, const CommPlan& plan, int ranks,
     return mpi_library(ranks, plan.options.in_place, hardware);
   }
   if (name == "oneccl") {
-    return oneccl_library(plan, python);
+    return oneccl_library(plan, ranks, python);
   }
   if (name == "deepspeed_shm") {
     return deepspeed_library(python);

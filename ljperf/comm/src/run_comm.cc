@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <memory>
-#include <optional>
+#include <map>
+#include <random>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "comm/explain.h"
 #include "comm/results.h"
 #include "fleet.h"
 #include "launcher/hardware.h"
@@ -110,6 +111,10 @@ class Run {
     for (const Skipped& skipped : fleet.skipped()) {
       note_skipped(skipped);
     }
+    for (const PeerGroup* group : fleet.groups()) {
+      const Library& library = group->library();
+      libraries_[library.title()] = library.detail;
+    }
     for (ljperf_comm::Op op : plan_.ops) {
       for (ljperf_comm::Type dtype : plan_.dtypes) {
         say("\n{}, {}, {} ranks on {} core{}\n{}", ljperf_comm::kOpNames[static_cast<int>(op)],
@@ -171,6 +176,10 @@ class Run {
     for (const Skipped& entry : skipped_) {
       skipped.push_back({{"library", entry.library}, {"reason", entry.reason}});
     }
+    base::OrderedJson libraries = base::OrderedJson::array();
+    for (const auto& [title, detail] : libraries_) {
+      libraries.push_back({{"library", title}, {"detail", detail}});
+    }
     base::OrderedJson failure = nullptr;
     if (!failure_.empty()) {
       failure = {{"sentence", failure_}, {"last_lines", last_lines_}};
@@ -185,6 +194,7 @@ class Run {
             {"blocks", plan_.options.blocks},
             {"min_time_ms", plan_.options.min_time},
             {"checked", plan_.options.check},
+            {"libraries", libraries},
             {"skipped", skipped},
             {"rows", rows},
             {"summary", summary}};
@@ -233,6 +243,7 @@ class Run {
   std::vector<std::string> last_lines_;
   std::vector<CommRow> rows_;
   std::vector<Skipped> skipped_;
+  std::map<std::string, std::string> libraries_;  // title -> detail
 };
 
 }  // namespace
@@ -240,6 +251,10 @@ class Run {
 int run_comm(const CommOptions& options) {
   Hardware hardware = detect_hardware();
   CommPlan plan = understand(options, hardware.usable_cores());
+  if (options.explain) {
+    fmt::print("{}", explain_comm(plan, hardware));
+    return base::kDone;
+  }
   return Run(std::move(plan), std::move(hardware)).execute();
 }
 
