@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import Ljperf, descendants_of
 
+ROOT = Path(__file__).resolve().parent.parent
 # Small enough to take a moment, and of every kind: one element a rank, odd, several pages.
 QUICK = ("comm", "--blocks", "2", "--min-time", "0.2")
 # nccl-tests, doc/PERFORMANCE.md and the sources of the operations.
@@ -315,3 +317,49 @@ def test_ranks_do_not_outlive_ljperf(ljperf: Ljperf) -> None:
         time.sleep(0.05)
     for folder in Path(os.environ["TMPDIR"]).iterdir():  # nobody was left to remove it
         shutil.rmtree(folder)
+
+
+def synthetic_row(library: str, time_us: float, size: int, **more: Any) -> dict[str, Any]:
+    row = {
+        "library": library, "interface": "c", "op": "all_gather", "dtype": "float32", "ranks": 2,
+        "bytes": size, "in_place": False, "registered": False, "time_us": time_us, "ratio": None,
+        "blocks_us": [time_us * (1 + 0.01 * (block % 5)) for block in range(20)],
+    }  # fmt: skip
+    return {**row, **more}
+
+
+def synthetic_ratio(value: float, verdict: str | None = None) -> dict[str, Any]:
+    return {"geometric_mean": value, "ci95": [value * 0.9, value * 1.1], "verdict": verdict}
+
+
+def test_the_comparison_names_its_misses() -> None:
+    """benchmarks/accl: mean, worst case and share of memcpy are judged by their intervals."""
+    sys.path.insert(0, str(ROOT / "benchmarks/accl"))
+    import compare
+
+    ratios = compare.Ratios(ROOT / "build/release/cnp/cnp_record_tool")
+    rows = [
+        synthetic_row("accl", 1.0, 8),
+        synthetic_row("mpi", 0.5, 8, ratio=synthetic_ratio(0.5, "behind")),
+        synthetic_row("accl", 1.0, 1 << 20),
+        synthetic_row("mpi", 8.0, 1 << 20, ratio=synthetic_ratio(8, "ahead")),
+    ]
+    mean, worst = compare.against(rows, "mpi", "C: mpi", ratios, mean=1.3, lowest=None)
+    assert mean["verdict"] == "met"  # sqrt(0.5 * 8) = 2
+    assert mean["result"].startswith("2x")
+    assert worst["verdict"] == "missed"
+    assert "all_gather 8 B float32, 2 ranks 0.50x" in worst["result"]
+    missed, _ = compare.against(rows, "mpi", "C: mpi", ratios, mean=2.5, lowest=None)
+    assert missed["verdict"] == "missed"
+    _, lowest = compare.against(rows, "mpi", "C: mpi", ratios, mean=1, lowest=0.5)
+    assert lowest["verdict"] == "undecided"  # 0.45 .. 0.55
+    assert compare.against(rows, "oneccl", "C: oneccl", ratios, mean=1.3, lowest=None)[0][
+        "verdict"
+    ] == "not measured"  # fmt: skip
+    limit = [
+        synthetic_row("accl", 1, 64 << 20, ratio=synthetic_ratio(0.5)),
+        synthetic_row("accl", 1, 64 << 20, registered=True, ratio=synthetic_ratio(1.2)),
+    ]
+    verdicts = [entry["verdict"] for entry in compare.limit_verdicts(limit)]
+    assert verdicts == ["missed", "met", "not measured"]
+    assert compare.small_verdict([synthetic_row("accl", 31, 8)])[0]["verdict"] == "missed"
