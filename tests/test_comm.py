@@ -177,7 +177,7 @@ def test_explain_says_which_algorithm_serves_which_size(ljperf: Ljperf) -> None:
     for words in ("all_reduce, float32, 2 ranks", "all_gather, float32, 3 ranks"):
         section = result.stdout.split(words)[1].split("\n\n")[0]
         assert re.search(r"\n +8 B  \w+ [\d.]+ us", section) or "all_gather" in words
-        assert re.search(r"\n +16 MiB  \w+ [\d.]+ us|\n +1677\d+ B  \w+ [\d.]+ us", section)
+        assert re.search(r"\n +16 MiB  \w+ [\d.]+ us|\n *1677\d+ B  \w+ [\d.]+ us", section)
 
 
 def test_what_is_not_there_is_skipped_by_name(ljperf: Ljperf, tmp_path: Path) -> None:

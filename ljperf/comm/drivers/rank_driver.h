@@ -84,6 +84,10 @@ inline std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+inline int number_in(const char* name) {
+  return static_cast<int>(std::strtol(environment(name).c_str(), nullptr, 10));
+}
+
 // What one rank tells all: rank 0's `mine` arrives everywhere. For the id a library is started
 // with.
 inline std::string from_rank_0(const Place& place, const std::string& mine) {
@@ -392,7 +396,7 @@ inline int connect_to_orchestrator() {
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return ::connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? fd : -1;
+  return fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? fd : -1;
 }
 
 // To the cores of this rank. Here and not by the launcher, because mpirun stands between.
@@ -420,8 +424,8 @@ inline void bind_to_cores(int rank) {
 template <typename Start>
 int drive(Start start, const char* rank_variable = "LJPERF_COMM_RANK") {
   Place place;
-  place.rank = std::atoi(environment(rank_variable).c_str());
-  place.size = std::atoi(environment("LJPERF_COMM_SIZE").c_str());
+  place.rank = number_in(rank_variable);
+  place.size = number_in("LJPERF_COMM_SIZE");
   place.folder = environment("LJPERF_COMM_FOLDER");
   int fd = detail::connect_to_orchestrator();
   if (fd < 0) {

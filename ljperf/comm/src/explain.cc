@@ -102,12 +102,13 @@ class Ranks {
     try {
       auto communicator =
           accl::Communicator::create(id, rank, ranks, {.timeout = kPatience, .name = "explain"});
-      for (;;) {
+      while (communicator != nullptr) {
         ::pause();  // until rank 0 has said all and ends this
       }
     } catch (const std::exception&) {
-      ::_exit(1);  // rank 0 names it
+      // Rank 0 names it.
     }
+    ::_exit(1);
   }
 
   void end() {

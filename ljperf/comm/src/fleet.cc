@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/process.h"
@@ -69,8 +70,11 @@ std::vector<std::vector<int>> places(const Hardware& hardware, int ranks, Interf
 }  // namespace
 
 Fleet::Fleet(const std::vector<Library>& libraries, int ranks, const Hardware& hardware,
-             const std::filesystem::path& folder, const Interrupts& interrupts)
-    : folder_(folder), ranks_(ranks), neighbours_(base::descendants()), address_(random_name()) {
+             std::filesystem::path folder, const Interrupts& interrupts)
+    : folder_(std::move(folder)),
+      ranks_(ranks),
+      neighbours_(base::descendants()),
+      address_(random_name()) {
   base::become_subreaper();  // mpirun's ranks become ours when it is killed
   std::filesystem::create_directories(folder_);
   listener_ = listen_on(address_);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <optional>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -84,8 +84,8 @@ Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
       build_driver("mpi_driver.cc", {compiler.string(), "-std=c++17", "-O2"}, {});
   // The ranks bind themselves, as those of all libraries do.
   library.argv = {run.string(), "--bind-to", "none", "-n", std::to_string(ranks)};
-  if (ranks > static_cast<int>(hardware.cores.size())) {
-    library.argv.push_back("--oversubscribe");
+  if (std::cmp_greater(ranks, hardware.cores.size())) {
+    library.argv.emplace_back("--oversubscribe");
   }
   library.argv.push_back(program.string());
   library.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
@@ -261,7 +261,7 @@ Library find_library(const std::string& name, const CommPlan& plan, int ranks,
   if (name == "deepspeed_shm") {
     return deepspeed_library(python);
   }
-  if (name == "nccl" && static_cast<int>(hardware.gpus.size()) < ranks) {
+  if (name == "nccl" && std::cmp_less(hardware.gpus.size(), ranks)) {
     throw base::run_error("NCCL wants a GPU a rank, and there are {} for {} ranks",
                           hardware.gpus.size(), ranks);
   }

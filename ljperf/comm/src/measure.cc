@@ -29,7 +29,7 @@ class Contender {
  public:
   Contender(PeerGroup& group, const Case& subject, Variant variant, const CommOptions& options,
             const Interrupts& interrupts)
-      : group_(group), subject_(subject), options_(options), interrupts_(interrupts) {
+      : group_(group), options_(options), interrupts_(interrupts) {
     row.library = group.library().name;
     row.interface = group.library().interface;
     row.op = subject.op;
@@ -102,7 +102,6 @@ class Contender {
   }
 
   PeerGroup& group_;
-  const Case& subject_;
   const CommOptions& options_;
   const Interrupts& interrupts_;
   std::string call_;
