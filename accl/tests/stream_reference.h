@@ -340,16 +340,13 @@ inline std::size_t share(const Case& c, int rank) {
 // What one rank has for the algorithms.
 class StreamRank {
  public:
-  explicit StreamRank(const Rank& self, std::size_t chunk = 0)
+  explicit StreamRank(const Rank& self, std::size_t chunk = 0,
+                      std::chrono::nanoseconds timeout = std::chrono::seconds(50))
       : self_(self),
         transport_(self.segment, self.waiting, self.rank, 0),
-        context_{self.rank, self.ranks, transport_, self.waiting, wait_, chunk} {
-    wait_.deadline = Clock::now() + std::chrono::seconds(50);
-    wait_.on_deadline = [this] {
-      return error(ErrorCode::kTimeout, "rank {} waited too long", self_.rank);
-    };
-  }
-  WaitContext& wait() { return wait_; }
+        wait_(timeout,
+              [this] { return error(ErrorCode::kTimeout, "rank {} waited too long", self_.rank); }),
+        context_{self.rank, self.ranks, transport_, self.waiting, wait_, chunk} {}
   const algorithm::StreamContext& context() const { return context_; }
 
   // Runs the case and checks the result. All ranks' results get into digest(), where they must be

@@ -20,11 +20,8 @@ auto wait_for(const StreamContext& context, int peer, Attempt attempt) {
       return result;
     }
     const auto now = Clock::now();
-    if (now >= context.wait.deadline) {
-      throw context.waiting.break_communicator(
-          context.wait.on_deadline
-              ? context.wait.on_deadline()
-              : error(ErrorCode::kTimeout, "{} is late", context.waiting.name_peer(peer)));
+    if (now >= context.wait.deadline()) {
+      throw context.waiting.break_communicator(context.wait.late());
     }
     if (now - looked >= kLookAround) {
       looked = now;
@@ -36,7 +33,7 @@ auto wait_for(const StreamContext& context, int peer, Attempt attempt) {
         throw context.waiting.break_communicator(Error(ErrorCode::kRemote, *why, {peer}));
       }
     }
-    context.transport.wait(seen, context.wait.deadline);
+    context.transport.wait(seen, context.wait.deadline());
   }
 }
 
