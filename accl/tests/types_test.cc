@@ -140,6 +140,7 @@ void check(Communicator& communicator, const Case& wanted, bool in_place) {
 TEST_P(Types, MatchTheReferenceBitForBit) {
   const int ranks = GetParam();
   const std::vector<Case> cases = cases_for(ranks);
+  ::setenv("ACCL_DETERMINISTIC", "1", 1);
   ::setenv("ACCL_ONE_STEP_BYTES", "256", 1);
   ::setenv("ACCL_CHUNK_BYTES", "4096", 1);
   for (const As how : {As::kThreads, As::kProcesses}) {
@@ -150,6 +151,7 @@ TEST_P(Types, MatchTheReferenceBitForBit) {
       }
     }));
   }
+  ::unsetenv("ACCL_DETERMINISTIC");
   ::unsetenv("ACCL_ONE_STEP_BYTES");
   ::unsetenv("ACCL_CHUNK_BYTES");
 }

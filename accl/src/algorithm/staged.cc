@@ -167,11 +167,6 @@ void two_step(Session& session) {
   session.finish(chunks);
 }
 
-}  // namespace
-
-void all_reduce(Session& session) { two_step(session); }
-void reduce(Session& session) { two_step(session); }
-
 void broadcast(Session& session) {
   session.enter();
   const Collective& call = session.collective();
@@ -316,6 +311,8 @@ void reduce_scatter(Session& session) {
       });
 }
 
+}  // namespace
+
 void exchange(Session& session, bool gives, std::span<const int> givers, std::size_t longest,
               const std::function<std::size_t(int, int)>& count) {
   const Collective& call = session.collective();
@@ -347,6 +344,8 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
       });
 }
 
+namespace {
+
 void scatter(Session& session) {
   session.enter();
   const Collective& call = session.collective();
@@ -358,6 +357,34 @@ void scatter(Session& session) {
   const int givers[] = {call.root};
   exchange(session, is_root, is_root ? std::span<const int>() : std::span<const int>(givers),
            call.count, [&](int, int) { return call.count; });
+}
+
+}  // namespace
+
+void staged(Session& session) {
+  switch (session.collective().kind) {
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduce:
+      two_step(session);
+      break;
+    case OperationKind::kBroadcast:
+      broadcast(session);
+      break;
+    case OperationKind::kAllGather:
+      all_gather(session);
+      break;
+    case OperationKind::kReduceScatter:
+      reduce_scatter(session);
+      break;
+    case OperationKind::kGather:
+      gather(session);
+      break;
+    case OperationKind::kScatter:
+      scatter(session);
+      break;
+    default:
+      break;
+  }
 }
 
 }  // namespace ljtrain::accl::direct
