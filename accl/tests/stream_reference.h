@@ -345,9 +345,7 @@ class StreamRank {
       : self_(self),
         transport_(self.segment, self.waiting, self.rank, 0),
         wait_(timeout,
-              [rank = self.rank] {
-                return error(ErrorCode::kTimeout, "rank {} waited too long", rank);
-              }),
+              [this] { return error(ErrorCode::kTimeout, "rank {} waited too long", self_.rank); }),
         context_{self.rank, self.ranks, transport_, self.waiting, wait_, chunk} {}
   const algorithm::StreamContext& context() const { return context_; }
 
