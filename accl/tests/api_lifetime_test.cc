@@ -85,8 +85,7 @@ class Gate {
   int missing_;
 };
 
-// ---- Non-blocking
-// ---------------------------------------------------------------------------------------------------
+// ---- Non-blocking -------------------------------------------------------------------------------
 
 TEST(ApiLifetime, NonBlockingCommunicatorsAreMadeInTheBackground) {
   const ncclUniqueId id = new_nccl_id();
@@ -163,8 +162,7 @@ TEST(ApiLifetime, AMissingRankIsNamed) {
   expect_refused(ncclInvalidArgument, "more than 0", acclSetTimeout(0));
 }
 
-// ---- Split, shrink, grow
-// --------------------------------------------------------------------------------------------
+// ---- Split, shrink, grow ------------------------------------------------------------------------
 
 TEST(ApiLifetime, SplitOrdersByColorAndKey) {
   for (const As how : {As::kThreads, As::kProcesses}) {
@@ -302,8 +300,7 @@ TEST(ApiLifetime, SeveralIdsMakeOneCommunicator) {
   }));
 }
 
-// ---- Ends
-// -----------------------------------------------------------------------------------------------------------
+// ---- Ends ---------------------------------------------------------------------------------------
 
 TEST(ApiLifetime, AnAbortEndsWhatOtherThreadsWaitFor) {
   Gate gate(2);

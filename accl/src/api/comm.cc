@@ -99,6 +99,7 @@ Comm::~Comm() {
   worker_.reset();  // its tasks use the rest
   if (core_ != nullptr) {
     one_sided_.stop(*core_);
+    core_.reset();  // its messages use the buffers of what is left
   }
 }
 
