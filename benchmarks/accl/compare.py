@@ -201,13 +201,16 @@ def against(
             }
         )
     else:
+        judged = [row["ratio"]["verdict"] for row, _ in pairs]
+        counts = ", ".join(f"{judged.count(word)} {word}" for word in ("ahead", "even", "behind"))
         behind = [row for row, _ in pairs if row["ratio"]["verdict"] == "behind"]
         where = "; ".join(f"{describe(row)} {own(row)['ratio']:.2f}x" for row in behind)
         verdicts.append(
             {
                 "comparison": f"{name}, worst case: {describe(worst)}",
                 "target": "behind at no size",
-                "result": interval_words(own(worst)) + (f"; behind at: {where}" if behind else ""),
+                "result": f"{interval_words(own(worst))}; {counts}"
+                + (f"; behind at: {where}" if behind else ""),
                 "verdict": "missed" if behind else "met",
             }
         )

@@ -97,8 +97,7 @@ std::vector<int> PeerGroup::fds() const {
 
 void PeerGroup::watch_start(SharedMemoryFiles& files) {
   std::size_t ready = 0;
-  for (std::size_t number = 0; number < ranks_.size(); ++number) {
-    Rank& rank = ranks_[number];
+  for (Rank& rank : ranks_) {
     std::string line;
     if (!rank.ready && rank.socket && take_line(rank, line)) {
       if (line.starts_with("skip ") || line.starts_with("error ")) {
