@@ -123,7 +123,9 @@ std::vector<AcclReport> accl_reports() {
                       .stands_for_gloo = entry.stands_for_gloo,
                       .open = engine != nullptr && engine->communicator() != nullptr};
     add_to(report, *entry.counters);
-    reports.push_back(std::move(report));
+    if (report.open || !report.calls.empty()) {
+      reports.push_back(std::move(report));
+    }
   }
   if (!all.older.calls.empty()) {
     AcclReport report = all.older;

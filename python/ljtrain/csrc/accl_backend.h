@@ -79,7 +79,11 @@ class AcclBackend final : public c10d::Backend {
   ~AcclBackend() override;
 
   const std::string getBackendName() const override { return "accl"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  // A copy: ProcessGroup::splitGroup() writes the new group's name into it. Python gets options() itself.
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<AcclOptions>(*options_);
+  }
+  c10::intrusive_ptr<Options> options() const { return options_; }
   bool stands_for_gloo() const { return stands_for_gloo_; }
   // A group that stands for Gloo gives one request per message, as programs written for Gloo expect.
   bool supportsCoalescing() const override { return !stands_for_gloo_; }

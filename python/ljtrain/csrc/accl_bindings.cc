@@ -36,14 +36,14 @@ py::list reports() {
 void bind_accl(py::module_& m) {
   py::module_::import("torch._C._distributed_c10d");  // binds the base class
   py::register_exception<ElsewhereError>(m, "ElsewhereError", PyExc_RuntimeError);
-  // Its methods are those of torch's class Backend. These two that class does not bind.
+  // Its methods are those of torch's class Backend. These that class does not bind.
   py::class_<AcclBackend, c10d::Backend, c10::intrusive_ptr<AcclBackend>>(m, "ProcessGroupAccl")
-      .def_property_readonly("options",
-                             [](AcclBackend& self) { return self.getBackendOptions(); })
+      .def_property_readonly("options", &AcclBackend::options)
       .def(
           "_set_default_timeout",
           [](AcclBackend& self, std::chrono::milliseconds timeout) { self.setTimeout(timeout); },
           py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
+      .def("get_error", &AcclBackend::getError, py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("stands_for_gloo", &AcclBackend::stands_for_gloo);
   m.def("accl_create", &AcclBackend::create, py::arg("store"), py::arg("rank"), py::arg("size"),
         py::arg("timeout"), py::arg("name") = "", py::arg("stands_for_gloo") = false,

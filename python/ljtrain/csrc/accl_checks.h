@@ -47,4 +47,11 @@ inline void check_own_share(const Complaint& invalid, const at::Tensor& share, c
   }
 }
 
+// Where only the root sees all shares, they are of one size.
+inline void check_shares(const Complaint& invalid, const Tensors& shares, const at::Tensor& own) {
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    check_own_share(invalid, shares[i], own, static_cast<int>(i));
+  }
+}
+
 }  // namespace ljtrain

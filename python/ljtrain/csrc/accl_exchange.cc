@@ -47,7 +47,7 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::gather(TensorLists& outputs, Tensors
   if (is_root) {
     c10d::assertGatherOutputTensorList(invalid, outputs, size_);
     check_same_type(invalid, outputs[0], inputs[0]);
-    check_own_share(invalid, outputs[0][rank_], inputs[0], rank_);
+    check_shares(invalid, outputs[0], inputs[0]);
   } else {
     c10d::assertEmptyOutputTensorList(invalid, outputs);
   }
@@ -90,7 +90,7 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::scatter(Tensors& outputs, TensorList
   if (is_root) {
     c10d::assertScatterInputTensorList(invalid, inputs, size_);
     check_same_type(invalid, inputs[0], outputs[0]);
-    check_own_share(invalid, inputs[0][rank_], outputs[0], rank_);
+    check_shares(invalid, inputs[0], outputs[0]);
   } else {
     c10d::assertEmptyInputTensorList(invalid, inputs);
   }
