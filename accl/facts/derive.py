@@ -4,9 +4,10 @@
     derive.py collect --library libnccl.so.2 --include NCCL_INCLUDE --include CUDA_INCLUDE ...
     derive.py probe --facts nccl-2.29.7.json --include accl/include --header accl/nccl.h ...
 
-`collect` finds the names in NVIDIA's header by reading it, and their values by compiling a program that prints them;
-`probe` prints the same for the names in a file of facts and the headers that are given. Headers and library come from
-PyPI: nvidia-nccl-cu13, nvidia-cuda-runtime, nvidia-cuda-crt, nvidia-cuda-cccl.
+`collect` finds the names in NVIDIA's header by reading it, and their values by compiling a program
+that prints them; `probe` prints the same for the names in a file of facts and the headers that are
+given. Headers and library come from PyPI: nvidia-nccl-cu13, nvidia-cuda-runtime, nvidia-cuda-crt,
+nvidia-cuda-cccl.
 """
 
 from __future__ import annotations
@@ -105,10 +106,14 @@ def find_names(include: Path) -> dict[str, Any]:
     }
     enums = {}
     core = without_comments(device["core.h"])
-    for body, name in re.findall(r"typedef\s+enum\s*\{(.*?)\}\s*(\w+)\s*;", plain + core, re.DOTALL):
+    for body, name in re.findall(
+        r"typedef\s+enum\s*\{(.*?)\}\s*(\w+)\s*;", plain + core, re.DOTALL
+    ):
         enums[name] = re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", body.strip())
     structs = {}
-    for body, name in re.findall(r"typedef\s+struct\s*\w*\s*\{(.*?)\}\s*(\w+)\s*;", plain, re.DOTALL):
+    for body, name in re.findall(
+        r"typedef\s+struct\s*\w*\s*\{(.*?)\}\s*(\w+)\s*;", plain, re.DOTALL
+    ):
         structs[name] = field_names(body)
     for name, file in DEVICE_STRUCTS.items():
         structs[name] = field_names(struct_body(device[file], name))
@@ -137,7 +142,8 @@ def program(names: dict[str, Any], headers: list[str]) -> str:
         lines.append(f'  std::printf("enum\\t{enum}\\t\\t%zu\\n", sizeof({enum}));')
         for value in values:
             lines.append(
-                f'  std::printf("enum\\t{enum}\\t{value}\\t%lld\\n", static_cast<long long>({value}));'
+                f'  std::printf("enum\\t{enum}\\t{value}\\t%lld\\n", '
+                f"static_cast<long long>({value}));"
             )
     for struct, fields in names["structs"].items():
         lines.append(f'  std::printf("struct\\t{struct}\\t\\t%zu\\t0\\n", sizeof({struct}));')

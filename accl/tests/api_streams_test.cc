@@ -107,6 +107,27 @@ TEST(ApiStreams, AGroupOnOneStreamIsOneStep) {
   EXPECT_EQ(values[1], 13);
 }
 
+TEST(ApiStreams, AGroupOverSeveralStreamsHoldsThemAll) {
+  const AllRanks all(1);
+  const std::array<Stream, 2> streams;
+  std::atomic<bool> go{false};
+  const std::array<int, 3> from = {1, 2, 3};
+  std::array<int, 3> to{};
+  must(acclStreamEnqueue(streams[1].get(), wait_for, &go));
+  std::thread opener([&] {
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(to, (std::array<int, 3>{})) << "the second stream has not got there yet";
+    go = true;
+  });
+  must(ncclGroupStart());
+  must(ncclAllReduce(&from[0], &to[0], 1, ncclInt, ncclSum, all[0], streams[0].get()));
+  must(ncclAllReduce(&from[1], &to[1], 1, ncclInt, ncclSum, all[0], streams[1].get()));
+  must(ncclAllReduce(&from[2], &to[2], 1, ncclInt, ncclSum, all[0], nullptr));
+  must(ncclGroupEnd());
+  EXPECT_EQ(to, from) << "one of them has no stream, so the end of the group waits";
+  opener.join();
+}
+
 // Two threads issue on the same two streams in opposite order: nobody may wait for somebody who
 // waits for him.
 TEST(ApiStreams, CrossingThreadsDoNotLock) {

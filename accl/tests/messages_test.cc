@@ -247,6 +247,33 @@ TEST(Messages, DeadlineCancelsASendForGood) {
   }
 }
 
+// The word that a message is cancelled comes behind it: a receive posted later must not get it all
+// the same.
+TEST(Messages, CancelledMessageInTheStreamIsNotReceived) {
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{200'000}}) {
+    auto segment = make_segment(2);
+    test::join(segment, 0);
+    test::join(segment, 1);
+    Waiting waiting_0(segment, 0, 2);
+    Waiting waiting_1(segment, 1, 2);
+    Mail sender({segment, waiting_0, 0, 2});
+    Mail receiver({segment, waiting_1, 1, 2});
+    const Bytes old = contents(bytes, 0, 1, 0, 0);
+    const Bytes fresh = contents(bytes, 0, 1, 0, 1);
+    EXPECT_EQ(sender.failure(sender.send(old, 1, 0, 5ms)).code(), ErrorCode::kTimeout);
+    Bytes in(bytes);
+    const auto received = receiver.receive(in, 0);
+    EXPECT_FALSE(received->is_done());
+    const auto sent = sender.send(fresh, 1);
+    while (!received->is_done() || !sent->is_done()) {
+      receiver.messages.progress();
+      sender.messages.progress();
+    }
+    EXPECT_FALSE(sent->failure() || received->failure());
+    EXPECT_EQ(in, fresh);
+  }
+}
+
 TEST(Messages, DeadlineOfAReceiveNamesWhatCameInstead) {
   test::run_threads(2, [](const Rank& self) {
     Mail mail(self);

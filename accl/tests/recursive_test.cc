@@ -29,7 +29,7 @@ TEST(Recursive, Processes) {
   }
 }
 
-// Where the order of the operands shows: signed zeros, NaNs with payloads, sums that round.
+// Where the order of the operands could show: signed zeros, NaNs with payloads, sums that round.
 TEST(Recursive, SameBitsOnAllRanksWhateverTheValues) {
   for (const int ranks : {2, 3, 5, 8}) {
     for (const auto run : {algorithm::recursive_doubling, algorithm::halving_doubling}) {

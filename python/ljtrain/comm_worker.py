@@ -1,12 +1,13 @@
-"""A rank of `ljperf comm` behind PyTorch's c10d: the collectives of a backend as users call them, from Python, one after the
-other, synchronously.
+"""A rank of `ljperf comm` behind PyTorch's c10d: the collectives of a backend as users call them,
+from Python, one after the other, synchronously.
 
-    python -m ljtrain.comm_worker BACKEND   (started by ljperf; the protocol: ljperf/comm/drivers/rank_driver.h)
+    python -m ljtrain.comm_worker BACKEND   started by ljperf (protocol: comm/drivers/rank_driver.h)
     python -m ljtrain.comm_worker --where   prints where PyTorch and DeepSpeed are, as JSON
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -32,12 +33,13 @@ class Unusable(Exception):
 
 
 def where() -> dict[str, str | None]:
-    """Folders of what drivers are compiled against or workers need, without importing it."""
+    """What drivers are compiled against and workers need: folder and version, nothing imported."""
     found: dict[str, str | None] = {"prefix": sys.prefix}
     for name in ("torch", "deepspeed"):
         spec = importlib.util.find_spec(name)
         places = spec.submodule_search_locations if spec is not None else None
-        found[name] = list(places)[0] if places else None
+        found[name] = next(iter(places)) if places else None
+        found[f"{name}_version"] = importlib.metadata.version(name) if places else None
     return found
 
 
@@ -94,29 +96,25 @@ class Call:
         """What the timed loop calls."""
         import torch.distributed as dist
 
-        send, recv, size = self.send, self.recv, self.size
+        send, recv = self.send, self.recv
         at_root = self.rank == ROOT_RANK
-        if self.op == "all_reduce":
-            return lambda: dist.all_reduce(recv)
-        if self.op == "broadcast":
-            return lambda: dist.broadcast(recv, ROOT_RANK)
-        if self.op == "reduce":
-            return lambda: dist.reduce(recv, ROOT_RANK)
-        if self.op == "all_gather":
-            return lambda: dist.all_gather_into_tensor(recv, send)
-        if self.op == "reduce_scatter":
-            return lambda: dist.reduce_scatter_tensor(recv, send)
-        if self.op == "all_to_all":
-            return lambda: dist.all_to_all_single(recv, send)
-        if self.op == "gather":
-            parts = list(recv.chunk(size)) if at_root else None
-            return lambda: dist.gather(send, parts, ROOT_RANK)
-        parts = list(send.chunk(size)) if at_root else None
-        return lambda: dist.scatter(recv, parts, ROOT_RANK)
+        received = list(recv.chunk(self.size)) if self.op == "gather" and at_root else None
+        sent = list(send.chunk(self.size)) if self.op == "scatter" and at_root else None
+        functions: dict[str, Callable[[], Any]] = {
+            "all_reduce": lambda: dist.all_reduce(recv),
+            "broadcast": lambda: dist.broadcast(recv, ROOT_RANK),
+            "reduce": lambda: dist.reduce(recv, ROOT_RANK),
+            "all_gather": lambda: dist.all_gather_into_tensor(recv, send),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(recv, send),
+            "all_to_all": lambda: dist.all_to_all_single(recv, send),
+            "gather": lambda: dist.gather(send, received, ROOT_RANK),
+            "scatter": lambda: dist.scatter(recv, sent, ROOT_RANK),
+        }
+        return functions[self.op]
 
     def values(self, rank: int, first: int, count: int) -> torch.Tensor:
-        """Elements [first, first + count) of what `rank` sends: small whole numbers, so that every sum is exact in every
-        type; each depends on rank and position.
+        """Elements [first, first + count) of what `rank` sends: small whole numbers that depend on
+        rank and position, so that every sum is exact in every type.
         """
         import torch
 
@@ -126,7 +124,7 @@ class Call:
         return ((mixed >> 8) % numbers).to(self.dtype)
 
     def expected(self) -> torch.Tensor | None:
-        """What the result must be, from the definition of the operation alone; None where this rank has no result."""
+        """What the result must be, by the definition of the operation; None: this rank has none."""
         import torch
 
         own = self.rank * self.count
@@ -219,7 +217,11 @@ def start(backend: str, rank: int, size: int) -> Rank:
     folder = Path(os.environ["LJPERF_COMM_FOLDER"])
     store = folder / f"group-{os.environ['LJPERF_COMM_GROUP']}.store"
     dist.init_process_group(
-        backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
+        backend,
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(minutes=30),
     )
     if backend == "gloo":
         # What is called gloo must be Gloo, whatever plugins are installed.
@@ -255,7 +257,7 @@ def main() -> int:
             orchestrator.say(serving.answer(line))
     except Unusable as reason:
         orchestrator.say(f"skip {reason}")
-    except Exception as error:  # noqa: BLE001 - whatever it is, ljperf must hear of it
+    except Exception as error:  # whatever it is, ljperf must hear of it
         orchestrator.say(f"error {type(error).__name__}: {error}")
         code = 1
     # No clean-up of the process group: peers may be gone, and its destructor would wait for them.

@@ -5,8 +5,7 @@
 // type. A program written for NVIDIA's nccl.h compiles against either and runs on libaccl.so;
 // whichever of the two headers comes first is the one in force.
 //
-// What each function means on hosts, where that is not NCCL's meaning: docs/accl.md. Streams:
-// accl.h beside this file.
+// Streams: accl.h beside this file. What differs from NCCL on GPUs stands beside the functions.
 #ifndef NCCL_H_
 #define NCCL_H_
 
@@ -35,8 +34,7 @@ typedef struct CUstream_st* cudaStream_t;
 extern "C" {
 #endif
 
-// ---- Handles
-// --------------------------------------------------------------------------------------------------------
+// ---- Handles ------------------------------------------------------------------------------------
 
 typedef struct ncclComm* ncclComm_t;
 typedef struct ncclWindow_vidmem* ncclWindow_t;
@@ -47,8 +45,7 @@ typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
 
-// ---- Results
-// --------------------------------------------------------------------------------------------------------
+// ---- Results ------------------------------------------------------------------------------------
 
 typedef enum {
   ncclSuccess = 0,
@@ -62,8 +59,7 @@ typedef enum {
   ncclNumResults = 8
 } ncclResult_t;
 
-// ---- Configuration
-// --------------------------------------------------------------------------------------------------
+// ---- Configuration ------------------------------------------------------------------------------
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
@@ -127,8 +123,7 @@ typedef struct ncclSimInfo_v22200 {
 #define NCCL_SIM_INFO_INITIALIZER \
   {sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT}
 
-// ---- Types and operators
-// --------------------------------------------------------------------------------------------
+// ---- Types and operators ------------------------------------------------------------------------
 
 typedef enum {
   ncclInt8 = 0,
@@ -181,8 +176,7 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
-// ---- Functions
-// ------------------------------------------------------------------------------------------------------
+// ---- Functions ----------------------------------------------------------------------------------
 
 // Every function exists a second time under its name with a p before it, for profilers that wrap
 // the first.
@@ -190,24 +184,33 @@ typedef struct {
   ncclResult_t nccl##name(__VA_ARGS__); \
   ncclResult_t pnccl##name(__VA_ARGS__)
 
+// Memory of the host that all ranks can map: collectives over it move data once instead of twice.
 ACCL_NCCL_FUNCTION(MemAlloc, void** ptr, size_t size);
 ACCL_NCCL_FUNCTION(MemFree, void* ptr);
 
 ACCL_NCCL_FUNCTION(GetVersion, int* version);
 ACCL_NCCL_FUNCTION(GetUniqueId, ncclUniqueId* uniqueId);
 
+// Ranks are threads or processes of one host. A rank that does not come is named when the time
+// (acclSetTimeout) is over. config: `blocking` and `commName` count, the rest is checked.
 ACCL_NCCL_FUNCTION(CommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ACCL_NCCL_FUNCTION(CommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                    ncclConfig_t* config);
 ACCL_NCCL_FUNCTION(CommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
                    ncclUniqueId* commIds, ncclConfig_t* config);
+// Hosts have no devices: devlist is checked for what NCCL refuses and chooses nothing.
 ACCL_NCCL_FUNCTION(CommInitAll, ncclComm_t* comm, int ndev, const int* devlist);
 
+// Finalize and Destroy wait for what this rank has issued, not for other ranks. Abort ends
+// everything within a second, also a creation under way, and tells the peers who it was. Revoke by
+// one rank ends the operations of all; Split and Shrink work afterwards.
 ACCL_NCCL_FUNCTION(CommFinalize, ncclComm_t comm);
 ACCL_NCCL_FUNCTION(CommDestroy, ncclComm_t comm);
 ACCL_NCCL_FUNCTION(CommAbort, ncclComm_t comm);
 ACCL_NCCL_FUNCTION(CommRevoke, ncclComm_t comm, int revokeFlags);
 
+// splitShare and shrinkShare have no effect: the new communicator has its own memory. Shrink does
+// not talk to the ranks it leaves out, so they may be dead.
 ACCL_NCCL_FUNCTION(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                    ncclConfig_t* config);
 ACCL_NCCL_FUNCTION(CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
@@ -225,14 +228,19 @@ void pncclResetDebugInit(void);
 
 ACCL_NCCL_FUNCTION(CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError);
 ACCL_NCCL_FUNCTION(CommCount, const ncclComm_t comm, int* count);
+// Answers -1, which is cudaCpuDeviceId.
 ACCL_NCCL_FUNCTION(CommCuDevice, const ncclComm_t comm, int* device);
 ACCL_NCCL_FUNCTION(CommUserRank, const ncclComm_t comm, int* rank);
 
+// Whether memory is shared is found out by each operation: registering it changes nothing.
 ACCL_NCCL_FUNCTION(CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle);
 ACCL_NCCL_FUNCTION(CommDeregister, const ncclComm_t comm, void* handle);
+// There is no GPU memory: Suspend only refuses operations until Resume, the statistics are 0.
 ACCL_NCCL_FUNCTION(CommSuspend, ncclComm_t comm, int flags);
 ACCL_NCCL_FUNCTION(CommResume, ncclComm_t comm);
 ACCL_NCCL_FUNCTION(CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
+// Collective. Deregistering is not: no rank may put into the window any more. ncclPutSignal travels
+// as a message, so the window may be any memory.
 ACCL_NCCL_FUNCTION(CommWindowRegister, ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                    int winFlags);
 ACCL_NCCL_FUNCTION(CommWindowDeregister, ncclComm_t comm, ncclWindow_t win);
@@ -263,11 +271,13 @@ ACCL_NCCL_FUNCTION(Gather, const void* sendbuff, void* recvbuff, size_t count,
 ACCL_NCCL_FUNCTION(Scatter, const void* sendbuff, void* recvbuff, size_t count,
                    ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
+// A send ends when its receiver has taken it.
 ACCL_NCCL_FUNCTION(Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                    ncclComm_t comm, cudaStream_t stream);
 ACCL_NCCL_FUNCTION(Recv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                    ncclComm_t comm, cudaStream_t stream);
 
+// Any sigIdx and ctx from 0 on. ncclWaitSignal holds up the communicator's later operations.
 ACCL_NCCL_FUNCTION(PutSignal, const void* localbuff, size_t count, ncclDataType_t datatype,
                    int peer, ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                    unsigned int flags, ncclComm_t comm, cudaStream_t stream);
@@ -278,6 +288,7 @@ ACCL_NCCL_FUNCTION(WaitSignal, int nDesc, ncclWaitSignalDesc_t* signalDescs, ncc
 
 ACCL_NCCL_FUNCTION(GroupStart, void);
 ACCL_NCCL_FUNCTION(GroupEnd, void);
+// estimatedTime is a lower bound, from how fast this machine copies memory. Nothing is run.
 ACCL_NCCL_FUNCTION(GroupSimulateEnd, ncclSimInfo_t* simInfo);
 
 #undef ACCL_NCCL_FUNCTION

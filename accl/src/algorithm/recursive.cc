@@ -30,7 +30,7 @@ class Recursive {
 
   bool hand_over();
   void hand_back();
-  void combine_with(int peer, bool is_lower);
+  void combine_with(int peer);
   void halve();
   void double_up();
 
@@ -43,7 +43,6 @@ class Recursive {
   std::size_t chunk_;  // elements
   std::unique_ptr<std::byte[]> own_accumulator_;
   std::byte* accumulator_;
-  std::unique_ptr<std::byte[]> scratch_;  // of one chunk
 };
 
 Recursive::Recursive(const StreamContext& context, const Collective& collective)
@@ -98,35 +97,26 @@ void Recursive::hand_back() {
   });
 }
 
-// Both sides compute the same expression, lower ranks on the left: operators on floating point need
-// not commute in all bits (NaN, signed zero), and all ranks must hold the same.
-void Recursive::combine_with(int peer, bool is_lower) {
+// Both sides get the same bits, as combine() commutes in all of them (it knows one NaN and orders
+// the zeros).
+void Recursive::combine_with(int peer) {
   const std::size_t bytes = count_ * partials_.accumulator();
-  const Exchange what{.peer = peer,
-                      .data = accumulator_,
-                      .outgoing = bytes,
-                      .incoming = bytes,
-                      .chunk = chunk_ * partials_.accumulator(),
-                      .in_step = true};
-  if (!is_lower && !scratch_) {
-    scratch_ = std::make_unique_for_overwrite<std::byte[]>(std::min(what.chunk, bytes));
-  }
-  exchange(context_, what, [&](std::size_t at, const std::byte* chunk, std::size_t length) {
-    const std::size_t count = length / partials_.accumulator();
-    if (is_lower) {
-      partials_.combine(accumulator_ + at, chunk, count);
-      return;
-    }
-    reduction::copy(scratch_.get(), chunk, length, false);
-    partials_.combine(scratch_.get(), accumulator_ + at, count);
-    reduction::copy(accumulator_ + at, scratch_.get(), length, false);
-  });
+  exchange(context_,
+           {.peer = peer,
+            .data = accumulator_,
+            .outgoing = bytes,
+            .incoming = bytes,
+            .chunk = chunk_ * partials_.accumulator(),
+            .in_step = true},
+           [&](std::size_t at, const std::byte* chunk, std::size_t length) {
+             partials_.combine(accumulator_ + at, chunk, length / partials_.accumulator());
+           });
 }
 
 void Recursive::doubling() {
   if (!hand_over()) {
     for (int distance = 1; distance < powers_; distance *= 2) {
-      combine_with(rank_at(position() ^ distance), (position() & distance) == 0);
+      combine_with(rank_at(position() ^ distance));
     }
     // Everybody rounds the same bits in the same way.
     partials_.narrow(result_, accumulator_, count_);

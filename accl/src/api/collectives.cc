@@ -136,8 +136,7 @@ ncclResult_t message(Message::Direction direction, void* data, std::size_t count
       stream);
 }
 
-// ---- One-sided
-// ------------------------------------------------------------------------------------------------------
+// ---- One-sided ----------------------------------------------------------------------------------
 
 void require_signal(int signal, int context, unsigned flags) {
   if (signal < 0) {

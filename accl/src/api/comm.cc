@@ -99,6 +99,7 @@ Comm::~Comm() {
   worker_.reset();  // its tasks use the rest
   if (core_ != nullptr) {
     one_sided_.stop(*core_);
+    core_.reset();  // its messages use the buffers of what is left
   }
 }
 
@@ -172,6 +173,14 @@ void Comm::stop(Obstacle why, const std::string& reason) {
   add_obstacle(why);
   cancelled_->store(true);
   turns_.stop();
+  // A creation looks for its end every 100 ms.
+  const auto deadline = std::chrono::steady_clock::now() + kAbortPatience;
+  while ((obstacles() & kCreating) != 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if ((obstacles() & kCreating) == 0 && core_ == nullptr) {
+    drain_background();
+  }
   if (is_created()) {
     core_->abort(reason);
     if (!turns_.wait_until_left(kAbortPatience)) {

@@ -32,7 +32,7 @@ struct Membership {
 };
 
 void create(Comm& made, const Membership& member, const char* function) {
-  trace::announce_version();
+  trace::announce_version(member.rank);
   trace::warn_unsupported_environment();
   const auto describe = [&](const char* state) {
     trace::info(trace::kInit, member.rank,
@@ -91,8 +91,8 @@ ncclResult_t init_rank(ncclComm_t* comm, int nranks, const UniqueId& id, int ran
 
 ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   require_pointer(comms, "comm");
-  if (count < 1) {
-    throw error(ErrorCode::kInvalidArgument, "ndev is {}: it must be at least 1", count);
+  if (count < 0) {
+    throw error(ErrorCode::kInvalidArgument, "ndev is {}", count);
   }
   std::set<int> seen;
   for (int i = 0; devices != nullptr && i < count; ++i) {
@@ -106,16 +106,20 @@ ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
     }
   }
   const UniqueId id = new_unique_id();
-  ncclResult_t result = pncclGroupStart();
-  for (int rank = 0; rank < count && result == ncclSuccess; ++rank) {
-    result = init_rank(&comms[rank], count, id, rank, nullptr, "ncclCommInitAll");
+  pncclGroupStart();
+  try {
+    for (int rank = 0; rank < count; ++rank) {
+      init_rank(&comms[rank], count, id, rank, nullptr, "ncclCommInitAll");
+    }
+  } catch (const std::exception& cause) {
+    note_group_failure(make_failure(cause).result);
+    pncclGroupEnd();
+    throw;
   }
-  const ncclResult_t ended = pncclGroupEnd();
-  return result == ncclSuccess ? ended : result;
+  return pncclGroupEnd();
 }
 
-// ---- Split
-// ----------------------------------------------------------------------------------------------------------
+// ---- Split --------------------------------------------------------------------------------------
 
 struct SplitRequest {
   std::int32_t color;
@@ -195,8 +199,7 @@ ncclResult_t comm_split(ncclComm_t handle, int color, int key, ncclComm_t* resul
                          [parent, own, number] { return split(*parent, own, number); });
 }
 
-// ---- Shrink
-// ---------------------------------------------------------------------------------------------------------
+// ---- Shrink -------------------------------------------------------------------------------------
 
 // Ranks that are gone cannot be asked, so the survivors agree by what they all know: the parent,
 // how often it has been shrunk, and who is left out.
@@ -245,8 +248,7 @@ ncclResult_t comm_shrink(ncclComm_t handle, const int* list, int count, ncclComm
                          });
 }
 
-// ---- Grow
-// -----------------------------------------------------------------------------------------------------------
+// ---- Grow ---------------------------------------------------------------------------------------
 
 struct GrowthOffer {
   std::uint8_t is_root;

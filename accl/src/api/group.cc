@@ -232,8 +232,7 @@ ncclResult_t issue_batches(std::span<const std::shared_ptr<Batch>> batches) {
   return issue_together(batches);
 }
 
-// ---- Jobs
-// -----------------------------------------------------------------------------------------------------------
+// ---- Jobs ---------------------------------------------------------------------------------------
 
 struct LaunchedJob {
   Job job;
@@ -314,8 +313,7 @@ ncclResult_t launch(std::vector<Job> jobs) {
   return is_in_progress ? ncclInProgress : ncclSuccess;
 }
 
-// ---- Groups
-// ---------------------------------------------------------------------------------------------------------
+// ---- Groups -------------------------------------------------------------------------------------
 
 void require_same_mode(const Comm& comm) {
   if (group.is_blocking.value_or(comm.is_blocking()) != comm.is_blocking()) {

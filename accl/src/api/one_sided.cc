@@ -71,6 +71,7 @@ void OneSided::serve(Comm& comm) {
       if (!core.progress()) {
         core.wait_for_progress(kLookAround);
       }
+      sweep_outgoing();
     }
     if (const std::optional<Error> failed = header->failure()) {
       if (core.async_error() || comm.turns().is_stopped()) {
@@ -126,25 +127,40 @@ void OneSided::put(Comm& comm, const PutWork& work) {
     count_signal(work.peer, work.signal, work.context);
     return;
   }
-  Header header{.window = work.window,
-                .offset = work.offset,
-                .bytes = work.bytes,
-                .signal = work.signal,
-                .context = work.context};
-  std::vector<MessageHandle> messages;
-  messages.push_back(comm.core().post({.direction = Message::Direction::kSend,
-                                       .data = &header,
-                                       .bytes = sizeof(header),
-                                       .peer = work.peer,
-                                       .tag = kHeaderTag}));
+  start(comm);
+  send_header(comm, work);
   if (work.bytes > 0) {
-    messages.push_back(comm.core().post({.direction = Message::Direction::kSend,
-                                         .data = const_cast<void*>(work.data),
-                                         .bytes = work.bytes,
-                                         .peer = work.peer,
-                                         .tag = kDataTag}));
+    const MessageHandle data = comm.core().post({.direction = Message::Direction::kSend,
+                                                 .data = const_cast<void*>(work.data),
+                                                 .bytes = work.bytes,
+                                                 .peer = work.peer,
+                                                 .tag = kDataTag});
+    comm.core().wait({&data, 1});
   }
-  comm.core().wait(messages);
+}
+
+void OneSided::send_header(Comm& comm, const PutWork& work) {
+  auto header = std::make_unique<Header>(Header{.window = work.window,
+                                                .offset = work.offset,
+                                                .bytes = work.bytes,
+                                                .signal = work.signal,
+                                                .context = work.context});
+  MessageHandle message = comm.core().post({.direction = Message::Direction::kSend,
+                                            .data = header.get(),
+                                            .bytes = sizeof(Header),
+                                            .peer = work.peer,
+                                            .tag = kHeaderTag,
+                                            .timeout = kForEver});
+  {
+    const std::lock_guard lock(mutex_);
+    outgoing_.push_back({std::move(header), std::move(message)});
+  }
+  comm.core().interrupt_wait();  // the service drives it from here
+}
+
+void OneSided::sweep_outgoing() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(outgoing_, [](const Outgoing& sent) { return sent.message->is_done(); });
 }
 
 void OneSided::wait(Comm& comm, const WaitSignalWork& work) {

@@ -3,7 +3,6 @@
 // the signal. The data has arrived when its signal counts.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -11,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "accl/communicator.h"
 #include "api/worker.h"
@@ -23,7 +23,7 @@ struct WaitSignalWork;
 
 class OneSided {
  public:
-  // On the target. More than once is harmless.
+  // Starts the service thread. More than once is harmless.
   void start(Comm& comm);
   // Before the core goes.
   void stop(Communicator& core);
@@ -45,7 +45,15 @@ class OneSided {
   };
   using SignalKey = std::tuple<int, int, int>;  // peer, signal, context
 
+  // A header under way: a target may not look before long, so nobody waits for it.
+  struct Outgoing {
+    std::unique_ptr<Header> header;
+    MessageHandle message;
+  };
+
   void serve(Comm& comm);
+  void send_header(Comm& comm, const PutWork& work);
+  void sweep_outgoing();
   void accept(Comm& comm, int source);
   void count_signal(int source, int signal, int context);
   bool is_stopping() const;
@@ -56,6 +64,7 @@ class OneSided {
   std::optional<Error> failure_;
   bool is_stopping_ = false;
   Header incoming_{};
+  std::vector<Outgoing> outgoing_;
   std::unique_ptr<Worker> service_;
 };
 

@@ -222,7 +222,7 @@ void Waiting::until_rung(std::uint32_t seen, Clock::time_point deadline) {
 void Waiting::ring(int peer) {
   RankControl& control = impl_->segment.control(peer);
   control.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  if (control.doorbell_sleeper.load(std::memory_order_relaxed) != 0) {
+  if (control.doorbell_sleeper.load(std::memory_order_seq_cst) != 0) {
     futex_wake_all(control.doorbell);
   }
 }

@@ -30,7 +30,7 @@ inline void publish(shared_memory::RankControl& mine, std::atomic<std::uint32_t>
                     std::uint32_t value) {
   // One locked store orders it before the look at the sleepers (see Waiting::until_reached).
   word.exchange(value, std::memory_order_seq_cst);
-  if (mine.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  if (mine.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
     futex_wake_all(word);
   }
 }

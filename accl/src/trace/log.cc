@@ -233,15 +233,15 @@ void warn(int rank, std::string_view text, std::source_location where) {
                                     file_name(where.file_name()), where.line(), text));
 }
 
-void announce_version() {
+void announce_version(int rank) {
   Log& log = Log::instance();
-  if (log.level() < LogLevel::kVersion) {
+  if (log.level() < (rank == 0 ? LogLevel::kVersion : LogLevel::kInfo)) {
     return;
   }
-  std::call_once(log.version_announced, [&log] {
+  std::call_once(log.version_announced, [&log, rank] {
     const std::string version =
         fmt::format("NCCL version {} (ACCL {})\n", kNcclVersion, LJTRAIN_VERSION);
-    log.write(log.level() == LogLevel::kVersion ? version : origin(kNoRank) + " " + version);
+    log.write(log.level() == LogLevel::kVersion ? version : origin(rank) + " " + version);
   });
 }
 

@@ -56,9 +56,9 @@ void info(std::uint32_t subsystems, int rank, fmt::format_string<Args...> format
 void warn(int rank, std::string_view text,
           std::source_location where = std::source_location::current());
 
-// "NCCL version 2.29.7 (ACCL 0.1.0)", once per process, from VERSION on. Called where a
-// communicator is created.
-void announce_version();
+// "NCCL version 2.29.7 (ACCL 0.1.0)", once per process: at VERSION and WARN by rank 0 alone, from
+// INFO on by every rank. Called where a communicator is created.
+void announce_version(int rank);
 
 // Names each NCCL_* variable that is set and that ACCL does not have, once per process, from WARN
 // on.

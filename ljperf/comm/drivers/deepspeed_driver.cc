@@ -1,6 +1,7 @@
-// One rank of DeepSpeed's shared-memory all-reduce for `ljperf comm`: DeepSpeed's own source (csrc/cpu/comm/shm.cpp of the
-// installed package), called synchronously from C++, without PyTorch around it. What that source takes from PyTorch is little
-// enough to stand here; torch/extension.h and ATen/ATen.h are empty files beside this one.
+// One rank of DeepSpeed's shared-memory all-reduce for `ljperf comm`: DeepSpeed's own source
+// (csrc/cpu/comm/shm.cpp of the installed package), called synchronously from C++, without PyTorch
+// around it. What that source takes from PyTorch is little enough to stand here; torch/extension.h
+// and ATen/ATen.h are empty files beside this one.
 #include <sys/stat.h>
 
 #include <atomic>

@@ -41,8 +41,8 @@ class Mpi : public Library {
                    MPI_SUM, kRoot, world);
         break;
       case Op::kGather:
-        MPI_Gather(call.in_place && rank() != kRoot ? call.send : send, count, type,
-                   call.recv, count, type, kRoot, world);
+        MPI_Gather(call.in_place && rank() != kRoot ? call.send : send, count, type, call.recv,
+                   count, type, kRoot, world);
         break;
       case Op::kScatter:
         MPI_Scatter(call.send, count, type,
@@ -68,14 +68,21 @@ class Mpi : public Library {
   }
   static MPI_Datatype type_of(const Call& call) {
     switch (call.type) {
-      case Type::kInt8: return MPI_INT8_T;
-      case Type::kUint8: return MPI_UINT8_T;
-      case Type::kInt32: return MPI_INT32_T;
-      case Type::kInt64: return MPI_INT64_T;
-      case Type::kFloat32: return MPI_FLOAT;
-      case Type::kFloat64: return MPI_DOUBLE;
+      case Type::kInt8:
+        return MPI_INT8_T;
+      case Type::kUint8:
+        return MPI_UINT8_T;
+      case Type::kInt32:
+        return MPI_INT32_T;
+      case Type::kInt64:
+        return MPI_INT64_T;
+      case Type::kFloat32:
+        return MPI_FLOAT;
+      case Type::kFloat64:
+        return MPI_DOUBLE;
       case Type::kFloat16:
-      case Type::kBfloat16: break;
+      case Type::kBfloat16:
+        break;
     }
     if (reduces(call.op)) {
       throw std::runtime_error("MPI has no 16-bit floating point");
@@ -95,7 +102,8 @@ class Mpi : public Library {
     }
   }
 
-  // In place MPI leaves the result at the start, NCCL in the rank's own share; so it is not compared in place.
+  // In place MPI leaves the result at the start, NCCL in the rank's own share; so it is not
+  // compared in place.
   static void reduce_scatter(const Call& call, int count, MPI_Datatype type) {
     if (call.in_place) {
       throw std::runtime_error("MPI's reduce_scatter in place is another operation than NCCL's");

@@ -1,10 +1,11 @@
-// One rank of oneCCL for `ljperf comm`; compiled where oneCCL's headers and its library for hosts are found (PyPI: oneccl-devel
-// and impi-rt).
+// One rank of oneCCL for `ljperf comm`; compiled where oneCCL's headers and its library for hosts
+// are found (PyPI: oneccl-devel and impi-rt).
 #include <oneapi/ccl.hpp>
 
 #include "rank_driver.h"
 
-// The library refers to Intel's tracing interface, which is not in its packages; null means: not traced.
+// The library refers to Intel's tracing interface, which is not in its packages; null means: not
+// traced.
 extern "C" {
 void* __itt_domain_create_ptr__3_0 = nullptr;
 void* __itt_event_create_ptr__3_0 = nullptr;
@@ -39,14 +40,22 @@ ccl::communicator make_communicator(const Place& place) {
 
 ccl::datatype type_of(Type type) {
   switch (type) {
-    case Type::kInt8: return ccl::datatype::int8;
-    case Type::kUint8: return ccl::datatype::uint8;
-    case Type::kInt32: return ccl::datatype::int32;
-    case Type::kInt64: return ccl::datatype::int64;
-    case Type::kFloat16: return ccl::datatype::float16;
-    case Type::kBfloat16: return ccl::datatype::bfloat16;
-    case Type::kFloat32: return ccl::datatype::float32;
-    case Type::kFloat64: return ccl::datatype::float64;
+    case Type::kInt8:
+      return ccl::datatype::int8;
+    case Type::kUint8:
+      return ccl::datatype::uint8;
+    case Type::kInt32:
+      return ccl::datatype::int32;
+    case Type::kInt64:
+      return ccl::datatype::int64;
+    case Type::kFloat16:
+      return ccl::datatype::float16;
+    case Type::kBfloat16:
+      return ccl::datatype::bfloat16;
+    case Type::kFloat32:
+      return ccl::datatype::float32;
+    case Type::kFloat64:
+      return ccl::datatype::float64;
   }
   throw std::runtime_error("unknown type");
 }
@@ -94,5 +103,8 @@ class OneCcl : public Library {
 }  // namespace
 
 int main() {
-  return drive([](const Place& place) { return std::make_unique<OneCcl>(place); });
+  // Over MPI, MPI's launcher says which rank this is.
+  bool launched = environment("CCL_ATL_TRANSPORT") == "mpi";
+  return drive([](const Place& place) { return std::make_unique<OneCcl>(place); },
+               launched ? "PMI_RANK" : "LJPERF_COMM_RANK");
 }

@@ -1,15 +1,16 @@
-// The rank's side of `ljperf comm`: one process per rank, idle in read() until the orchestrator sends a line. Used by every
-// driver, also by those compiled at run time against a library that is found on the machine, so: C++17, nothing but the
-// standard library and Linux.
+// The rank's side of `ljperf comm`: one process per rank, idle in read() until the orchestrator
+// sends a line. Used by every driver, also by those compiled at run time against a library that is
+// found on the machine, so: C++17, nothing but the standard library and Linux.
 //
 //   orchestrator -> rank                                             rank -> orchestrator
-//   -                                                                hello GROUP RANK PID, then: ready | skip WHY | error WHY
-//   time OP DTYPE COUNT IN_PLACE REGISTERED WARMUP ITERATIONS        ok SECONDS        (of all iterations)
-//   check OP DTYPE COUNT IN_PLACE REGISTERED                         ok WRONG          (elements)
+//   -                                                                hello GROUP RANK PID, then:
+//   ready | skip WHY | error WHY time OP DTYPE COUNT IN_PLACE REGISTERED WARMUP ITERATIONS ok
+//   SECONDS        (of all iterations) check OP DTYPE COUNT IN_PLACE REGISTERED ok WRONG (elements)
 //   quit                                                             -
 //
-// COUNT is in elements, of one rank where the ranks have shares of their own. In the environment: LJPERF_COMM_SOCKET (abstract
-// socket), LJPERF_COMM_GROUP, LJPERF_COMM_RANK, LJPERF_COMM_SIZE, LJPERF_COMM_FOLDER, LJPERF_COMM_CPUS ("0,2;1,3", by rank).
+// COUNT is in elements, of one rank where the ranks have shares of their own. In the environment:
+// LJPERF_COMM_SOCKET (abstract socket), LJPERF_COMM_GROUP, LJPERF_COMM_RANK, LJPERF_COMM_SIZE,
+// LJPERF_COMM_FOLDER, LJPERF_COMM_CPUS ("0,2;1,3", by rank).
 #pragma once
 
 #include <sched.h>
@@ -43,7 +44,8 @@
 
 namespace ljperf_comm {
 
-// One operation as one rank calls it. Out of place send and recv do not overlap; in place they overlap as in NCCL.
+// One operation as one rank calls it. Out of place send and recv do not overlap; in place they
+// overlap as in NCCL.
 struct Call {
   Op op = Op::kAllReduce;
   Type type = Type::kFloat32;
@@ -82,7 +84,12 @@ inline std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What one rank tells all: rank 0's `mine` arrives everywhere. For the id a library is started with.
+inline int number_in(const char* name) {
+  return static_cast<int>(std::strtol(environment(name).c_str(), nullptr, 10));
+}
+
+// What one rank tells all: rank 0's `mine` arrives everywhere. For the id a library is started
+// with.
 inline std::string from_rank_0(const Place& place, const std::string& mine) {
   std::string file = place.folder + "/group-" + environment("LJPERF_COMM_GROUP") + ".id";
   if (place.rank == 0) {
@@ -126,7 +133,8 @@ class Buffer {
     if (registered_) {
       data_ = static_cast<char*>(registering->allocate_registered(bytes));
     } else {
-      void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      void* memory =
+          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       data_ = memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
     }
     if (data_ == nullptr) {
@@ -143,9 +151,11 @@ class Buffer {
   bool registered_ = false;
 };
 
-// Small whole numbers, so that every sum is exact in every type: which one depends on the rank and the position.
+// Small whole numbers, so that every sum is exact in every type: which one depends on the rank and
+// the position.
 inline int value_at(Op op, int rank, int size, std::size_t i) {
-  std::uint64_t mixed = (i + 1) * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank + 1) * 0xC2B2AE3D27D4EB4Full;
+  std::uint64_t mixed = (i + 1) * 0x9E3779B97F4A7C15ull +
+                        static_cast<std::uint64_t>(rank + 1) * 0xC2B2AE3D27D4EB4Full;
   int values = reduces(op) ? std::max(2, std::min(16, 127 / size)) : 120;
   return static_cast<int>((mixed >> 40) % static_cast<unsigned>(values));
 }
@@ -166,18 +176,24 @@ void put(void* data, std::size_t i, T value) {
 inline void store(Type type, void* data, std::size_t i, int value) {
   switch (type) {
     case Type::kInt8:
-    case Type::kUint8: return put(data, i, static_cast<std::uint8_t>(value));
-    case Type::kInt32: return put(data, i, static_cast<std::int32_t>(value));
-    case Type::kInt64: return put(data, i, static_cast<std::int64_t>(value));
-    case Type::kFloat16: return put(data, i, half_of(value));
+    case Type::kUint8:
+      return put(data, i, static_cast<std::uint8_t>(value));
+    case Type::kInt32:
+      return put(data, i, static_cast<std::int32_t>(value));
+    case Type::kInt64:
+      return put(data, i, static_cast<std::int64_t>(value));
+    case Type::kFloat16:
+      return put(data, i, half_of(value));
     case Type::kBfloat16: {
       auto wide = static_cast<float>(value);
       std::uint32_t bits = 0;
       std::memcpy(&bits, &wide, sizeof bits);
       return put(data, i, static_cast<std::uint16_t>(bits >> 16));
     }
-    case Type::kFloat32: return put(data, i, static_cast<float>(value));
-    case Type::kFloat64: return put(data, i, static_cast<double>(value));
+    case Type::kFloat32:
+      return put(data, i, static_cast<float>(value));
+    case Type::kFloat64:
+      return put(data, i, static_cast<double>(value));
   }
 }
 
@@ -193,10 +209,14 @@ inline int expected(const Call& call, int rank, int size, std::size_t i) {
   auto own = static_cast<std::size_t>(rank) * call.count;
   switch (call.op) {
     case Op::kAllReduce:
-    case Op::kReduce: return sum(i);
-    case Op::kReduceScatter: return sum(own + i);
-    case Op::kBroadcast: return value_at(call.op, kRoot, size, i);
-    case Op::kScatter: return value_at(call.op, kRoot, size, own + i);
+    case Op::kReduce:
+      return sum(i);
+    case Op::kReduceScatter:
+      return sum(own + i);
+    case Op::kBroadcast:
+      return value_at(call.op, kRoot, size, i);
+    case Op::kScatter:
+      return value_at(call.op, kRoot, size, own + i);
     case Op::kAllGather:
     case Op::kGather:
       return value_at(call.op, static_cast<int>(i / call.count), size, i % call.count);
@@ -307,7 +327,8 @@ class Rank {
       return;
     }
     char* memory = second.reserve(std::max(send_bytes, recv_bytes), registering);
-    bool inside_recv = call.op == Op::kAllGather || (call.op == Op::kGather && place_.rank == kRoot);
+    bool inside_recv =
+        call.op == Op::kAllGather || (call.op == Op::kGather && place_.rank == kRoot);
     bool inside_send =
         call.op == Op::kReduceScatter || (call.op == Op::kScatter && place_.rank == kRoot);
     call.send = inside_recv ? memory + share : memory;
@@ -375,7 +396,7 @@ inline int connect_to_orchestrator() {
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return ::connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? fd : -1;
+  return fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? fd : -1;
 }
 
 // To the cores of this rank. Here and not by the launcher, because mpirun stands between.
@@ -398,19 +419,21 @@ inline void bind_to_cores(int rank) {
 
 }  // namespace detail
 
-// A driver's main(): `start(place)` makes the library. `rank_variable`: where a launcher says which rank this is.
+// A driver's main(): `start(place)` makes the library. `rank_variable`: where a launcher says which
+// rank this is.
 template <typename Start>
 int drive(Start start, const char* rank_variable = "LJPERF_COMM_RANK") {
   Place place;
-  place.rank = std::atoi(environment(rank_variable).c_str());
-  place.size = std::atoi(environment("LJPERF_COMM_SIZE").c_str());
+  place.rank = number_in(rank_variable);
+  place.size = number_in("LJPERF_COMM_SIZE");
   place.folder = environment("LJPERF_COMM_FOLDER");
   int fd = detail::connect_to_orchestrator();
   if (fd < 0) {
     std::fprintf(stderr, "this program is started by `ljperf comm` only\n");
     return 2;
   }
-  // Whoever started this rank watches over it (ljperf or mpirun): without it, the rank may wait for its peers for ever.
+  // Whoever started this rank watches over it (ljperf or mpirun): without it, the rank may wait for
+  // its peers for ever.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   detail::bind_to_cores(place.rank);
   detail::Rank rank(fd, place);

@@ -25,14 +25,22 @@ void must(ncclResult_t result) {
 
 ncclDataType_t type_of(Type type) {
   switch (type) {
-    case Type::kInt8: return ncclInt8;
-    case Type::kUint8: return ncclUint8;
-    case Type::kInt32: return ncclInt32;
-    case Type::kInt64: return ncclInt64;
-    case Type::kFloat16: return ncclFloat16;
-    case Type::kBfloat16: return ncclBfloat16;
-    case Type::kFloat32: return ncclFloat32;
-    case Type::kFloat64: return ncclFloat64;
+    case Type::kInt8:
+      return ncclInt8;
+    case Type::kUint8:
+      return ncclUint8;
+    case Type::kInt32:
+      return ncclInt32;
+    case Type::kInt64:
+      return ncclInt64;
+    case Type::kFloat16:
+      return ncclFloat16;
+    case Type::kBfloat16:
+      return ncclBfloat16;
+    case Type::kFloat32:
+      return ncclFloat32;
+    case Type::kFloat64:
+      return ncclFloat64;
   }
   throw std::runtime_error("unknown type");
 }
@@ -44,7 +52,8 @@ class Accl : public ljperf_comm::Library {
     if (place.rank == 0) {
       must(ncclGetUniqueId(&id));
     }
-    std::string text = ljperf_comm::from_rank_0(place, std::string(id.internal, sizeof id.internal));
+    std::string text =
+        ljperf_comm::from_rank_0(place, std::string(id.internal, sizeof id.internal));
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof id.internal));
     must(ncclCommInitRank(&comm_, place.size, id, place.rank));
   }
@@ -66,13 +75,15 @@ class Accl : public ljperf_comm::Library {
       case Op::kAllGather:
         return must(ncclAllGather(call.send, call.recv, call.count, type, comm_, nullptr));
       case Op::kReduceScatter:
-        return must(ncclReduceScatter(call.send, call.recv, call.count, type, ncclSum, comm_, nullptr));
+        return must(
+            ncclReduceScatter(call.send, call.recv, call.count, type, ncclSum, comm_, nullptr));
       case Op::kBroadcast:
         return must(ncclBroadcast(call.send, call.recv, call.count, type, kRoot, comm_, nullptr));
       case Op::kAllToAll:
         return must(ncclAlltoAll(call.send, call.recv, call.count, type, comm_, nullptr));
       case Op::kReduce:
-        return must(ncclReduce(call.send, call.recv, call.count, type, ncclSum, kRoot, comm_, nullptr));
+        return must(
+            ncclReduce(call.send, call.recv, call.count, type, ncclSum, kRoot, comm_, nullptr));
       case Op::kGather:
         return must(ncclGather(call.send, call.recv, call.count, type, kRoot, comm_, nullptr));
       case Op::kScatter:

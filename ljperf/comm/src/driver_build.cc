@@ -20,11 +20,11 @@ constexpr std::chrono::minutes kCompilePatience{3};
 std::filesystem::path cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  std::filesystem::path base = cache != nullptr && *cache != '\0' ? std::filesystem::path(cache)
-                               : home != nullptr && *home != '\0'
-                                   ? std::filesystem::path(home) / ".cache"
-                                   : std::filesystem::temp_directory_path() /
-                                         fmt::format("ljtrain-{}", ::getuid());
+  std::filesystem::path base =
+      cache != nullptr && *cache != '\0' ? std::filesystem::path(cache)
+      : home != nullptr && *home != '\0'
+          ? std::filesystem::path(home) / ".cache"
+          : std::filesystem::temp_directory_path() / fmt::format("ljtrain-{}", ::getuid());
   return base / "ljtrain" / "comm";
 }
 
@@ -41,7 +41,8 @@ std::string first_error(const std::string& errors) {
   std::istringstream lines(errors);
   std::string first;
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("error") != std::string::npos || line.find("undefined reference") != std::string::npos) {
+    if (line.find("error") != std::string::npos ||
+        line.find("undefined reference") != std::string::npos) {
       return line;
     }
     first = first.empty() ? line : first;
@@ -63,14 +64,16 @@ std::filesystem::path find_in_path(const std::string& name) {
   return {};
 }
 
-std::filesystem::path build_driver(const std::string& source, const std::vector<std::string>& command,
+std::filesystem::path build_driver(const std::string& source,
+                                   const std::vector<std::string>& command,
                                    const std::vector<std::string>& tail) {
   std::string everything = fmt::format("{}\n{}\n", fmt::join(command, "\n"), fmt::join(tail, "\n"));
   for (const auto& [name, text] : driver_sources()) {
     everything += name + "\n" + text;
   }
   std::string stem = std::filesystem::path(source).stem().string();
-  std::filesystem::path program = cache_folder() / fmt::format("{}-{:016x}", stem, hash(everything));
+  std::filesystem::path program =
+      cache_folder() / fmt::format("{}-{:016x}", stem, hash(everything));
   if (::access(program.c_str(), X_OK) == 0) {
     return program;
   }
@@ -97,7 +100,8 @@ std::filesystem::path build_driver(const std::string& source, const std::vector<
     throw base::run_error("its driver does not compile: {}", first_error(result.errors));
   }
   if (::access(program.c_str(), X_OK) != 0) {
-    throw base::run_error("{}: cannot be written; set XDG_CACHE_HOME to a writable folder", program.string());
+    throw base::run_error("{}: cannot be written; set XDG_CACHE_HOME to a writable folder",
+                          program.string());
   }
   return program;
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/process.h"
@@ -54,8 +55,8 @@ std::string random_name() {
   return fmt::format("ljperf-comm-{}-{:08x}{:08x}", ::getpid(), random(), random());
 }
 
-// Each rank's cores. Libraries in C compute on one thread: one core, the first of the rank's share, where the ranks would
-// otherwise wander over several.
+// Each rank's cores. Libraries in C compute on one thread: one core, the first of the rank's share,
+// where the ranks would otherwise wander over several.
 std::vector<std::vector<int>> places(const Hardware& hardware, int ranks, Interface interface) {
   std::vector<std::vector<int>> cpus = place_ranks(hardware.cores, ranks, /*oversubscribe=*/true);
   if (interface == Interface::kC) {
@@ -69,8 +70,11 @@ std::vector<std::vector<int>> places(const Hardware& hardware, int ranks, Interf
 }  // namespace
 
 Fleet::Fleet(const std::vector<Library>& libraries, int ranks, const Hardware& hardware,
-             const std::filesystem::path& folder, const Interrupts& interrupts)
-    : folder_(folder), ranks_(ranks), neighbours_(base::descendants()), address_(random_name()) {
+             std::filesystem::path folder, const Interrupts& interrupts)
+    : folder_(std::move(folder)),
+      ranks_(ranks),
+      neighbours_(base::descendants()),
+      address_(random_name()) {
   base::become_subreaper();  // mpirun's ranks become ours when it is killed
   std::filesystem::create_directories(folder_);
   listener_ = listen_on(address_);
@@ -105,6 +109,7 @@ void Fleet::start(const Hardware& hardware) {
     environment["LJPERF_COMM_GROUP"] = std::to_string(index);
     environment["LJPERF_COMM_SIZE"] = std::to_string(ranks_);
     environment["LJPERF_COMM_FOLDER"] = folder_.string();
+    environment["TMPDIR"] = folder_.string();  // so that what a library leaves there goes, too
     environment["LJPERF_COMM_CPUS"] = fmt::format("{}", fmt::join(lists, ";"));
     environment["OMP_NUM_THREADS"] = std::to_string(std::max<std::size_t>(1, cpus[0].size()));
     group.start(environment, cpus);

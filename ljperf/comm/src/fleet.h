@@ -1,4 +1,5 @@
-// All libraries of one run with one number of ranks: their rank processes, started together, ended together.
+// All libraries of one run with one number of ranks: their rank processes, started together, ended
+// together.
 #pragma once
 
 #include <chrono>
@@ -17,10 +18,10 @@ namespace ljtrain::ljperf {
 
 class Fleet {
  public:
-  // Starts the ranks of every library and returns when all are ready or known to be of no use here. `folder`: for logs and
-  // what the ranks tell each other; the fleet's own. Throws Interrupted.
+  // Starts the ranks of every library and returns when all are ready or known to be of no use here.
+  // `folder`: for logs and what the ranks tell each other; the fleet's own. Throws Interrupted.
   Fleet(const std::vector<Library>& libraries, int ranks, const Hardware& hardware,
-        const std::filesystem::path& folder, const Interrupts& interrupts);
+        std::filesystem::path folder, const Interrupts& interrupts);
   // Ends all of them; nothing is left, in memory, among processes or in /dev/shm.
   ~Fleet();
   Fleet(const Fleet&) = delete;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <optional>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -19,7 +19,7 @@ namespace {
 using ljperf_comm::Op;
 using ljperf_comm::Type;
 
-constexpr std::chrono::seconds kPythonPatience{30};
+constexpr std::chrono::seconds kPatience{30};
 
 bool one_of(Op op, std::initializer_list<Op> ops) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
@@ -27,7 +27,8 @@ bool one_of(Op op, std::initializer_list<Op> ops) {
 
 // Which operations NCCL defines in place, apart from those where nothing is gained.
 bool has_in_place_form(Op op) {
-  return one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kBroadcast, Op::kReduce});
+  return one_of(op,
+                {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kBroadcast, Op::kReduce});
 }
 
 std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
@@ -42,7 +43,9 @@ Library own_rank(const std::string& name) {
 
 Library memcpy_library() {
   Library library = own_rank("memcpy");
-  library.supports = [](Op, Type, Variant variant) { return !variant.in_place && !variant.registered; };
+  library.supports = [](Op, Type, Variant variant) {
+    return !variant.in_place && !variant.registered;
+  };
   return library;
 }
 
@@ -58,6 +61,15 @@ Library accl_library(bool in_place, bool registered) {
   return library;
 }
 
+// What a program says of its version.
+std::string first_line_of(const std::filesystem::path& program, const std::string& argument) {
+  base::SpawnOptions options;
+  options.argv = {program.string(), argument};
+  options.environment = base::current_environment();
+  std::string output = base::run_captured(options, "", kPatience).output;
+  return output.substr(0, output.find('\n'));
+}
+
 Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   std::filesystem::path run = find_in_path("mpirun");
   std::filesystem::path compiler = find_in_path("mpicxx");
@@ -68,23 +80,26 @@ Library mpi_library(int ranks, bool in_place, const Hardware& hardware) {
   Library library;
   library.name = "mpi";
   library.launcher = true;
-  std::filesystem::path program = build_driver("mpi_driver.cc", {compiler.string(), "-std=c++17", "-O2"}, {});
+  std::filesystem::path program =
+      build_driver("mpi_driver.cc", {compiler.string(), "-std=c++17", "-O2"}, {});
   // The ranks bind themselves, as those of all libraries do.
   library.argv = {run.string(), "--bind-to", "none", "-n", std::to_string(ranks)};
-  if (ranks > static_cast<int>(hardware.cores.size())) {
-    library.argv.push_back("--oversubscribe");
+  if (std::cmp_greater(ranks, hardware.cores.size())) {
+    library.argv.emplace_back("--oversubscribe");
   }
   library.argv.push_back(program.string());
   library.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
+  library.detail = first_line_of(run, "--version");
   library.supports = [in_place](Op op, Type type, Variant variant) {
     bool half = type == Type::kFloat16 || type == Type::kBfloat16;
     if (variant.registered || (half && ljperf_comm::reduces(op))) {
       return false;  // MPI 3 has no 16-bit floating point
     }
     // MPI leaves the result of reduce_scatter in place elsewhere than NCCL.
-    return op == Op::kBroadcast ? variant.in_place
-                                : !variant.in_place ||
-                                      (in_place && one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce}));
+    return op == Op::kBroadcast
+               ? variant.in_place
+               : !variant.in_place ||
+                     (in_place && one_of(op, {Op::kAllReduce, Op::kAllGather, Op::kReduce}));
   };
   return library;
 }
@@ -102,16 +117,22 @@ std::string compiler() {
   throw base::run_error("no C++ compiler found (apt-get install g++)");
 }
 
-// Where the Python environment keeps what drivers are compiled against: {"prefix", "deepspeed", "torch"}.
+// Where the Python environment keeps what drivers are compiled against: {"prefix", "deepspeed",
+// "torch"}.
 base::Json ask_python(const CommPlan& plan) {
   base::SpawnOptions options;
-  options.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker", "--where"};
+  options.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker",
+                  "--where"};
   options.environment = base::current_environment();
   options.environment["PYTHONSAFEPATH"] = "1";
   options.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0";
-  base::Captured result = base::run_captured(options, "", kPythonPatience);
+  base::Captured result = base::run_captured(options, "", kPatience);
   base::Json answer = base::Json::parse(result.output, nullptr, /*allow_exceptions=*/false);
   return answer.is_object() ? answer : base::Json::object();
+}
+
+std::string text_of(const base::Json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
 std::vector<std::filesystem::path> oneccl_roots(const CommPlan& plan, const base::Json& python) {
@@ -129,7 +150,7 @@ std::vector<std::filesystem::path> oneccl_roots(const CommPlan& plan, const base
   return roots;
 }
 
-Library oneccl_library(const CommPlan& plan, const base::Json& python) {
+Library oneccl_library(const CommPlan& plan, int ranks, const base::Json& python) {
   std::filesystem::path root;
   for (const std::filesystem::path& candidate : oneccl_roots(plan, python)) {
     if (std::filesystem::exists(candidate / "include/oneapi/ccl.hpp") &&
@@ -140,22 +161,40 @@ Library oneccl_library(const CommPlan& plan, const base::Json& python) {
   }
   if (root.empty()) {
     throw base::run_error(
-        "oneCCL for hosts not found (pip install --no-deps oneccl-devel==2022.2.0 intel-cmplr-lib-rt; or name its folder "
+        "oneCCL for hosts not found (pip install --no-deps oneccl-devel==2022.2.0 "
+        "intel-cmplr-lib-rt; or name its folder "
         "with --oneccl-root)");
   }
   Library library;
   library.name = "oneccl";
   std::filesystem::path lib = root / "lib";
-  // The static library for hosts: no SYCL. It wants Intel's compiler runtime and hwloc, and opens libfabric by itself.
+  // The static library for hosts: no SYCL. It wants Intel's compiler runtime and hwloc, and opens
+  // libfabric by itself.
   std::filesystem::path program = build_driver(
       "oneccl_driver.cc", {compiler(), "-std=c++17", "-O2", "-I", (root / "include").string()},
       {(lib / "ccl/cpu/lib/libccl.a").string(), (lib / "libintlc.so.5").string(),
        "-Wl,-rpath," + lib.string(), "-l:libhwloc.so.15", "-lpthread", "-ldl", "-lrt"});
-  library.argv = {program.string()};
-  // The fastest of the settings that were tried: the calling thread does the work (its worker threads cost milliseconds where
-  // every core has a rank), and shared memory carries it.
-  library.environment = {{"CCL_WORKER_OFFLOAD", "0"}, {"CCL_ATL_SHM", "1"}, {"CCL_ATL_TRANSPORT", "ofi"},
-                         {"CCL_LOG_LEVEL", "error"}};
+  // The fastest of the settings that were tried: the calling thread does the work (its worker
+  // threads cost milliseconds where every core has a rank), and Intel MPI carries it where that is
+  // installed, else libfabric with shared memory.
+  library.environment = {{"CCL_WORKER_OFFLOAD", "0"}, {"CCL_LOG_LEVEL", "error"}};
+  std::filesystem::path launcher = root / "bin/mpiexec.hydra";
+  if (::access(launcher.c_str(), X_OK) == 0 && std::filesystem::exists(lib / "libmpi.so.12")) {
+    library.launcher = true;
+    library.argv = {launcher.string(), "-n", std::to_string(ranks), program.string()};
+    library.environment.insert({{"CCL_ATL_TRANSPORT", "mpi"},
+                                {"I_MPI_ROOT", root.string()},
+                                {"LD_LIBRARY_PATH", lib.string()},
+                                {"I_MPI_FABRICS", "shm"},
+                                {"I_MPI_PIN", "off"},
+                                {"I_MPI_HYDRA_BOOTSTRAP", "fork"}});
+    library.detail = "over Intel MPI";
+  } else {
+    library.argv = {program.string()};
+    library.environment.insert({{"CCL_ATL_TRANSPORT", "ofi"}, {"CCL_ATL_SHM", "1"}});
+    library.detail =
+        "over libfabric (with impi-rt beside it, it runs over Intel MPI, which is faster)";
+  }
   library.supports = [](Op op, Type, Variant variant) {
     return !variant.registered && variant.in_place == (op == Op::kBroadcast) &&
            !one_of(op, {Op::kGather, Op::kScatter});
@@ -165,7 +204,8 @@ Library oneccl_library(const CommPlan& plan, const base::Json& python) {
 
 Library deepspeed_library(const base::Json& python) {
   if (!python.contains("deepspeed") || !python["deepspeed"].is_string()) {
-    throw base::run_error("DeepSpeed not found in the Python environment (choose another with --python)");
+    throw base::run_error(
+        "DeepSpeed not found in the Python environment (choose another with --python)");
   }
   std::filesystem::path sources = python["deepspeed"].get<std::string>();
   sources /= "ops/csrc/cpu/comm";
@@ -175,9 +215,11 @@ Library deepspeed_library(const base::Json& python) {
   Library library;
   library.name = "deepspeed_shm";
   // DeepSpeed's own flags.
-  library.argv = {build_driver("deepspeed_driver.cc",
-                               {compiler(), "-std=c++17", "-O2", "-fopenmp", "-w", "-I", sources.string()}, {})
-                      .string()};
+  library.argv = {
+      build_driver("deepspeed_driver.cc",
+                   {compiler(), "-std=c++17", "-O2", "-fopenmp", "-w", "-I", sources.string()}, {})
+          .string()};
+  library.detail = "DeepSpeed " + text_of(python, "deepspeed_version");
   library.environment = {{"LJPERF_COMM_DEEPSPEED_ADDRESS", kDeepSpeedAddress},
                          {"LJPERF_COMM_DEEPSPEED_PORT", std::to_string(::getpid())}};
   library.supports = [](Op op, Type type, Variant variant) {
@@ -189,34 +231,39 @@ Library deepspeed_library(const base::Json& python) {
 
 Library c10d_library(const std::string& name, const CommPlan& plan, const base::Json& python) {
   if (!python.contains("torch") || !python["torch"].is_string()) {
-    throw base::run_error("PyTorch not found in the Python environment (choose another with --python)");
+    throw base::run_error(
+        "PyTorch not found in the Python environment (choose another with --python)");
   }
   Library library;
   library.name = name;
   library.interface = Interface::kC10d;
   library.argv = {find_python(plan.options.python).string(), "-m", "ljtrain.comm_worker", name};
+  library.detail = "PyTorch " + text_of(python, "torch_version");
   // Autoload off and no LJTRAIN_ACCL: what is called gloo must be Gloo.
-  library.environment = {{"PYTHONSAFEPATH", "1"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD", "0"}, {"LJTRAIN_ACCL", "0"}};
+  library.environment = {
+      {"PYTHONSAFEPATH", "1"}, {"TORCH_DEVICE_BACKEND_AUTOLOAD", "0"}, {"LJTRAIN_ACCL", "0"}};
   library.supports = [](Op op, Type, Variant variant) {
     // As PyTorch defines them: the result replaces the input, or has a tensor of its own.
-    return !variant.registered && variant.in_place == one_of(op, {Op::kAllReduce, Op::kBroadcast, Op::kReduce});
+    return !variant.registered &&
+           variant.in_place == one_of(op, {Op::kAllReduce, Op::kBroadcast, Op::kReduce});
   };
   return library;
 }
 
-Library find_library(const std::string& name, const CommPlan& plan, int ranks, const Hardware& hardware,
-                     const base::Json& python) {
+Library find_library(const std::string& name, const CommPlan& plan, int ranks,
+                     const Hardware& hardware, const base::Json& python) {
   if (name == "mpi") {
     return mpi_library(ranks, plan.options.in_place, hardware);
   }
   if (name == "oneccl") {
-    return oneccl_library(plan, python);
+    return oneccl_library(plan, ranks, python);
   }
   if (name == "deepspeed_shm") {
     return deepspeed_library(python);
   }
-  if (name == "nccl" && static_cast<int>(hardware.gpus.size()) < ranks) {
-    throw base::run_error("NCCL wants a GPU a rank, and there are {} for {} ranks", hardware.gpus.size(), ranks);
+  if (name == "nccl" && std::cmp_less(hardware.gpus.size(), ranks)) {
+    throw base::run_error("NCCL wants a GPU a rank, and there are {} for {} ranks",
+                          hardware.gpus.size(), ranks);
   }
   return c10d_library(name, plan, python);
 }
@@ -236,17 +283,20 @@ Found find_libraries(const CommPlan& plan, int ranks, const Hardware& hardware) 
     if (c10d ? plan.c10d : plan.c) {
       wanted.emplace_back(peer, c10d ? Interface::kC10d : Interface::kC);
     } else {
-      found.skipped.push_back({peer, fmt::format("it has no interface among those of --interface; add {}",
-                                                 c10d ? "c10d" : "c")});
+      found.skipped.push_back(
+          {peer, fmt::format("it has no interface among those of --interface; add {}",
+                             c10d ? "c10d" : "c")});
     }
   }
   found.libraries.push_back(memcpy_library());
   if (plan.c) {
     // DeepSpeed reduces in place, so ACCL has to beside it.
-    found.libraries.push_back(accl_library(plan.options.in_place || deepspeed, plan.options.registered));
+    found.libraries.push_back(
+        accl_library(plan.options.in_place || deepspeed, plan.options.registered));
   }
   base::Json python;
-  if (std::any_of(wanted.begin(), wanted.end(), [](const auto& entry) { return entry.first != "mpi"; })) {
+  if (std::any_of(wanted.begin(), wanted.end(),
+                  [](const auto& entry) { return entry.first != "mpi"; })) {
     try {
       python = ask_python(plan);
     } catch (const std::exception&) {

@@ -24,6 +24,7 @@ struct Library {
   std::vector<std::string> argv;  // of a rank, or of the launcher that starts them all
   bool launcher = false;
   base::Environment environment;  // added to the ranks'
+  std::string detail;             // version and the like, for the record
   // False: this library has no such operation. What it lacks is left out of the table.
   std::function<bool(ljperf_comm::Op, ljperf_comm::Type, Variant)> supports;
 

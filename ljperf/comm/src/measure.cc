@@ -16,10 +16,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::array kVariants{Variant{false, false}, Variant{true, false}, Variant{false, true}, Variant{true, true}};
+constexpr std::array kVariants{Variant{false, false}, Variant{true, false}, Variant{false, true},
+                               Variant{true, true}};
 constexpr double kTrialSeconds = 2e-3;
 constexpr long kMostIterations = 200'000;
-// From here on an operation is its own warm-up: its buffers fit into no cache that a warm-up could fill.
+// From here on an operation is its own warm-up: its buffers fit into no cache that a warm-up could
+// fill.
 constexpr double kNoWarmup = 20e-3;
 
 // One library and way to call it, of one operation and size.
@@ -27,7 +29,7 @@ class Contender {
  public:
   Contender(PeerGroup& group, const Case& subject, Variant variant, const CommOptions& options,
             const Interrupts& interrupts)
-      : group_(group), subject_(subject), options_(options), interrupts_(interrupts) {
+      : group_(group), options_(options), interrupts_(interrupts) {
     row.library = group.library().name;
     row.interface = group.library().interface;
     row.op = subject.op;
@@ -35,7 +37,8 @@ class Contender {
     row.ranks = subject.ranks;
     row.in_place = variant.in_place;
     row.registered = variant.registered;
-    std::size_t count = ljperf_comm::count_of(subject.op, subject.dtype, subject.bytes, subject.ranks);
+    std::size_t count =
+        ljperf_comm::count_of(subject.op, subject.dtype, subject.bytes, subject.ranks);
     row.bytes = ljperf_comm::bytes_of(subject.op, subject.dtype, count, subject.ranks);
     ljperf_comm::Op op = subject.op;
     if (row.library == "memcpy") {  // copies the whole buffer, whatever shares the operation has
@@ -45,7 +48,8 @@ class Contender {
     call_ = fmt::format("{} {} {} {} {}", ljperf_comm::kOpNames[static_cast<int>(op)],
                         ljperf_comm::kTypeNames[static_cast<int>(subject.dtype)], count,
                         static_cast<int>(variant.in_place), static_cast<int>(variant.registered));
-    doing_ = fmt::format("{} of {} {}", ljperf_comm::kOpNames[static_cast<int>(subject.op)], exact_bytes(row.bytes),
+    doing_ = fmt::format("{} of {} {}", ljperf_comm::kOpNames[static_cast<int>(subject.op)],
+                         exact_bytes(row.bytes),
                          ljperf_comm::kTypeNames[static_cast<int>(subject.dtype)]);
   }
 
@@ -63,7 +67,8 @@ class Contender {
     double once = time(0, 1);
     auto trial = static_cast<long>(std::clamp(kTrialSeconds / once, 1.0, 1000.0));
     once = trial > 1 ? time(1, trial) : once;
-    row.iterations = std::clamp(static_cast<long>(options_.min_time * 1e-3 / once), 1L, kMostIterations);
+    row.iterations =
+        std::clamp(static_cast<long>(options_.min_time * 1e-3 / once), 1L, kMostIterations);
     warmup_ = once > kNoWarmup ? 0 : std::max(1L, row.iterations / 10);
   }
 
@@ -97,7 +102,6 @@ class Contender {
   }
 
   PeerGroup& group_;
-  const Case& subject_;
   const CommOptions& options_;
   const Interrupts& interrupts_;
   std::string call_;
@@ -107,8 +111,9 @@ class Contender {
 
 }  // namespace
 
-std::vector<CommRow> measure(const Case& subject, const std::vector<PeerGroup*>& groups, const CommOptions& options,
-                             std::mt19937& order, const Interrupts& interrupts) {
+std::vector<CommRow> measure(const Case& subject, const std::vector<PeerGroup*>& groups,
+                             const CommOptions& options, std::mt19937& order,
+                             const Interrupts& interrupts) {
   std::vector<Contender> contenders;
   for (PeerGroup* group : groups) {
     for (Variant variant : kVariants) {

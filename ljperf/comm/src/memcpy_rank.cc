@@ -1,8 +1,9 @@
 // The limit that every library has: memcpy, on every rank's core at once.
+#include "memcpy_rank.h"
+
 #include <cstring>
 #include <memory>
 
-#include "memcpy_rank.h"
 #include "rank_driver.h"
 #include "shared_barrier.h"
 

@@ -29,12 +29,14 @@ std::size_t find(const char* option, const std::string& word, const Names& names
   }
   std::vector<std::string_view> known(std::begin(names), std::end(names));
   std::vector<std::string_view> near = nearest_names(word, known);
-  throw base::user_error("{} {}: there is none of that name ({}{})", option, word,
-                         near.empty() ? "there are " : "near: ", fmt::join(near.empty() ? known : near, ", "));
+  throw base::user_error(
+      "{} {}: there is none of that name ({}{})", option, word,
+      near.empty() ? "there are " : "near: ", fmt::join(near.empty() ? known : near, ", "));
 }
 
 template <typename Value, typename Names>
-std::vector<Value> find_all(const char* option, const std::vector<std::string>& words, const Names& names) {
+std::vector<Value> find_all(const char* option, const std::vector<std::string>& words,
+                            const Names& names) {
   std::vector<Value> found;
   for (const std::string& word : words) {
     if (word == "all") {
@@ -57,7 +59,8 @@ void check_numbers(const CommOptions& options) {
     throw base::user_error("--blocks {}: must be between 1 and {}", options.blocks, kMostBlocks);
   }
   if (!(options.min_time >= 0.1 && options.min_time <= 60'000)) {
-    throw base::user_error("--min-time {}: must be between 0.1 and 60000 milliseconds", options.min_time);
+    throw base::user_error("--min-time {}: must be between 0.1 and 60000 milliseconds",
+                           options.min_time);
   }
   if (!(options.timeout >= 1 && options.timeout <= 86'400)) {
     throw base::user_error("--timeout {}: must be between 1 and 86400 seconds", options.timeout);
@@ -77,7 +80,8 @@ CommPlan understand(const CommOptions& options, int cores) {
   plan.dtypes = find_all<Type>("--dtype", options.dtypes, ljperf_comm::kTypeNames);
   plan.sizes = parse_sizes(fmt::format("{}", fmt::join(options.sizes, ",")));
   check_numbers(options);
-  plan.ranks = options.ranks.empty() ? std::vector<int>{std::clamp(cores, 2, kMostRanks)} : options.ranks;
+  plan.ranks =
+      options.ranks.empty() ? std::vector<int>{std::clamp(cores, 2, kMostRanks)} : options.ranks;
   for (int ranks : plan.ranks) {
     if (ranks < 2 || ranks > kMostRanks) {
       throw base::user_error("--ranks {}: must be between 2 and {}", ranks, kMostRanks);
@@ -90,8 +94,9 @@ CommPlan understand(const CommOptions& options, int cores) {
     find("--interface", interface, std::array{"c", "c10d"});
   }
   plan.c = options.interfaces.empty() || has(options.interfaces, "c");
-  plan.c10d = has(options.interfaces, "c10d") ||
-              (options.interfaces.empty() && (has(options.peers, "gloo") || has(options.peers, "nccl")));
+  plan.c10d =
+      has(options.interfaces, "c10d") ||
+      (options.interfaces.empty() && (has(options.peers, "gloo") || has(options.peers, "nccl")));
   return plan;
 }
 

@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kLastLines = 8;
-// One rank's death shows at its peers, too, as errors or as a launcher that ends them: time for the cause to arrive.
+// One rank's death shows at its peers, too, as errors or as a launcher that ends them: time for the
+// cause to arrive.
 constexpr milliseconds kGrace{700};
 constexpr milliseconds kQuitPatience{3000};
 
@@ -42,7 +43,8 @@ std::string words_of(const std::vector<std::size_t>& numbers) {
 }  // namespace
 
 void PeerGroup::start(base::Environment environment, const std::vector<std::vector<int>>& cpus) {
-  base::UniqueFd output(::open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  base::UniqueFd output(
+      ::open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
   if (!output) {
     throw base::user_error("{}: cannot be written: {}", log_.string(), std::strerror(errno));
   }
@@ -95,8 +97,7 @@ std::vector<int> PeerGroup::fds() const {
 
 void PeerGroup::watch_start(SharedMemoryFiles& files) {
   std::size_t ready = 0;
-  for (std::size_t number = 0; number < ranks_.size(); ++number) {
-    Rank& rank = ranks_[number];
+  for (Rank& rank : ranks_) {
     std::string line;
     if (!rank.ready && rank.socket && take_line(rank, line)) {
       if (line.starts_with("skip ") || line.starts_with("error ")) {
@@ -112,7 +113,8 @@ void PeerGroup::watch_start(SharedMemoryFiles& files) {
     state_ = State::kReady;
   } else if (process_ended()) {
     std::vector<std::string> lines = last_lines_of(log_, 1);
-    skip(fmt::format("it did not start{}{}", lines.empty() ? "" : ": ", lines.empty() ? "" : lines.back()));
+    skip(fmt::format("it did not start{}{}", lines.empty() ? "" : ": ",
+                     lines.empty() ? "" : lines.back()));
   }
 }
 
@@ -149,8 +151,10 @@ std::vector<std::string> PeerGroup::ask(const std::string& line, const std::stri
                                         milliseconds timeout, const Interrupts& interrupts) {
   std::string text = line + "\n";
   for (Rank& rank : ranks_) {
-    // The line is short and the socket empty: it goes as a whole or the rank is gone, which is noticed below.
-    [[maybe_unused]] ssize_t sent = ::send(rank.socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    // The line is short and the socket empty: it goes as a whole or the rank is gone, which is
+    // noticed below.
+    [[maybe_unused]] ssize_t sent =
+        ::send(rank.socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
   std::vector<std::string> answers(ranks_.size());
   Clock::time_point deadline = Clock::now() + timeout;
@@ -191,7 +195,9 @@ void PeerGroup::await_more(std::vector<std::string>& answers) {
     std::this_thread::sleep_for(milliseconds(10));
     bool all = true;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      all = (!answers[rank].empty() || take_line(ranks_[rank], answers[rank]) || ranks_[rank].closed) && all;
+      all = (!answers[rank].empty() || take_line(ranks_[rank], answers[rank]) ||
+             ranks_[rank].closed) &&
+            all;
     }
     for (base::ChildProcess& process : processes_) {
       process.poll();
@@ -202,8 +208,8 @@ void PeerGroup::await_more(std::vector<std::string>& answers) {
   }
 }
 
-// Chooses the rank that was first by what is known: one that ended by a signal, then one that ended without a word, then one
-// that says what happened to it.
+// Chooses the rank that was first by what is known: one that ended by a signal, then one that ended
+// without a word, then one that says what happened to it.
 void PeerGroup::fail(const std::string& doing, const std::vector<std::string>& first) {
   std::vector<std::size_t> silent;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -223,22 +229,25 @@ void PeerGroup::fail(const std::string& doing, const std::vector<std::string>& f
     bool signalled = !library_.launcher && processes_[rank].poll().has_value() &&
                      processes_[rank].poll()->signal != 0;
     if (signalled || rank == silent.back()) {
-      throw GroupFailure(fmt::format("rank {} of {} (process {}) {} during {}", rank, library_.title(),
-                                     ranks_[rank].pid, how_ended(rank), doing),
+      throw GroupFailure(fmt::format("rank {} of {} (process {}) {} during {}", rank,
+                                     library_.title(), ranks_[rank].pid, how_ended(rank), doing),
                          lines);
     }
   }
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (!answers[rank].empty() && !answers[rank].starts_with("ok")) {
-      std::string what = answers[rank].starts_with("error ") ? answers[rank].substr(6) : answers[rank];
-      throw GroupFailure(fmt::format("rank {} of {} failed during {}: {}", rank, library_.title(), doing, what),
-                         lines);
+      std::string what =
+          answers[rank].starts_with("error ") ? answers[rank].substr(6) : answers[rank];
+      throw GroupFailure(
+          fmt::format("rank {} of {} failed during {}: {}", rank, library_.title(), doing, what),
+          lines);
     }
   }
   throw GroupFailure(fmt::format("{} failed during {}", library_.title(), doing), lines);
 }
 
-void PeerGroup::hang(const std::string& doing, const std::vector<std::string>& answers, milliseconds timeout) {
+void PeerGroup::hang(const std::string& doing, const std::vector<std::string>& answers,
+                     milliseconds timeout) {
   std::vector<std::size_t> stopped;
   std::vector<std::size_t> silent;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -249,13 +258,14 @@ void PeerGroup::hang(const std::string& doing, const std::vector<std::string>& a
       stopped.push_back(rank);
     }
   }
-  std::string why = stopped.empty() ? ""
-                                    : fmt::format("; {} stopped (SIGSTOP, a debugger or a frozen cgroup)",
-                                                  words_of(stopped));
-  throw GroupFailure(fmt::format("{} of {} did not answer within --timeout {:g} s during {}{}", words_of(silent),
-                                 library_.title(),
-                                 std::chrono::duration<double>(timeout).count(), doing, why),
-                     last_lines_of(log_, kLastLines));
+  std::string why =
+      stopped.empty()
+          ? ""
+          : fmt::format("; {} stopped (SIGSTOP, a debugger or a frozen cgroup)", words_of(stopped));
+  throw GroupFailure(
+      fmt::format("{} of {} did not answer within --timeout {:g} s during {}{}", words_of(silent),
+                  library_.title(), std::chrono::duration<double>(timeout).count(), doing, why),
+      last_lines_of(log_, kLastLines));
 }
 
 std::string PeerGroup::how_ended(std::size_t rank) {

@@ -33,7 +33,9 @@ class PeerGroup {
 
   // `log`: what the ranks print. Starts nothing yet.
   PeerGroup(Library library, int ranks, std::filesystem::path log)
-      : library_(std::move(library)), log_(std::move(log)), ranks_(static_cast<std::size_t>(ranks)) {}
+      : library_(std::move(library)),
+        log_(std::move(log)),
+        ranks_(static_cast<std::size_t>(ranks)) {}
 
   // `environment`: of every rank; `cpus`: each rank's.
   void start(base::Environment environment, const std::vector<std::vector<int>>& cpus);
@@ -41,8 +43,8 @@ class PeerGroup {
   void connect(int rank, int pid, base::UniqueFd socket, std::string unread);
   // Looks for news while the group starts.
   void watch_start(SharedMemoryFiles& files);
-  // Sends a line to all ranks and returns their answers, without the leading "ok". `doing` is for messages. Throws
-  // GroupFailure, Interrupted.
+  // Sends a line to all ranks and returns their answers, without the leading "ok". `doing` is for
+  // messages. Throws GroupFailure, Interrupted.
   std::vector<std::string> ask(const std::string& line, const std::string& doing,
                                std::chrono::milliseconds timeout, const Interrupts& interrupts);
   // Ends the ranks in order, as far as they do so in time.

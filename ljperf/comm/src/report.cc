@@ -12,7 +12,7 @@ constexpr const char* kLine = "{:>10} {:<15} {:>10} {:>5} {:>7} {:>7}  {:<23} {:
 
 // 1.42, 14.2, 142: three digits.
 std::string digits(double value) {
-  return value < 10 ? fmt::format("{:.2f}", value)
+  return value < 10    ? fmt::format("{:.2f}", value)
          : value < 100 ? fmt::format("{:.1f}", value)
                        : fmt::format("{:.0f}", value);
 }
@@ -28,8 +28,8 @@ std::string ratio_words(const cnp::RatioEstimate& ratio) {
 }  // namespace
 
 std::string table_header() {
-  return fmt::format(kLine, "size", "library", "time us", "+-%", "algbw", "busbw", "ACCL's speed / its", "ACCL is",
-                     "wrong");
+  return fmt::format(kLine, "size", "library", "time us", "+-%", "algbw", "busbw",
+                     "ACCL's speed / its", "ACCL is", "wrong");
 }
 
 std::string table_rows(const std::vector<CommRow>& rows) {
@@ -38,10 +38,12 @@ std::string table_rows(const std::vector<CommRow>& rows) {
     bool ours = row.library == "accl";
     std::string ratio;
     if (row.ratio.has_value()) {
-      ratio = ours ? fmt::format("({} of memcpy)", digits(row.ratio->ratio)) : ratio_words(*row.ratio);
+      ratio =
+          ours ? fmt::format("({} of memcpy)", digits(row.ratio->ratio)) : ratio_words(*row.ratio);
     }
-    text += fmt::format(fmt::runtime(kLine), exact_bytes(row.bytes), row.title(), digits(row.time() * 1e6),
-                        fmt::format("{:.0f}", 50 * row.spread()), digits(row.algbw() / kGiga),
+    text += fmt::format(fmt::runtime(kLine), exact_bytes(row.bytes), row.title(),
+                        digits(row.time() * 1e6), fmt::format("{:.0f}", 50 * row.spread()),
+                        digits(row.algbw() / kGiga),
                         row.library == "memcpy" ? "" : digits(row.busbw() / kGiga), ratio,
                         row.ratio.has_value() && !ours ? verdict(*row.ratio) : "",
                         row.wrong.has_value() ? std::to_string(*row.wrong) : "");
@@ -53,15 +55,17 @@ std::string summary_table(const std::vector<CommSummary>& summaries) {
   if (summaries.empty()) {
     return "";
   }
-  std::string text = fmt::format("\n{:<15} {:<14} {:<8} {:>5} {:>5}  {:<23} {:<7} {}\n", "ACCL against", "operation",
-                                 "dtype", "ranks", "sizes", "geometric mean", "ACCL is", "lowest");
+  std::string text =
+      fmt::format("\n{:<15} {:<14} {:<8} {:>5} {:>5}  {:<23} {:<7} {}\n", "ACCL against",
+                  "operation", "dtype", "ranks", "sizes", "geometric mean", "ACCL is", "lowest");
   for (const CommSummary& summary : summaries) {
     const CommRow& row = *summary.first;
-    text += fmt::format("{:<15} {:<14} {:<8} {:>5} {:>5}  {:<23} {:<7} {}x, {}\n", row.title(),
-                        ljperf_comm::kOpNames[static_cast<int>(row.op)],
-                        ljperf_comm::kTypeNames[static_cast<int>(row.dtype)], row.ranks, summary.sizes,
-                        ratio_words(summary.geometric_mean), verdict(summary.geometric_mean), digits(summary.lowest),
-                        exact_bytes(summary.lowest_bytes));
+    text +=
+        fmt::format("{:<15} {:<14} {:<8} {:>5} {:>5}  {:<23} {:<7} {}x, {}\n", row.title(),
+                    ljperf_comm::kOpNames[static_cast<int>(row.op)],
+                    ljperf_comm::kTypeNames[static_cast<int>(row.dtype)], row.ranks, summary.sizes,
+                    ratio_words(summary.geometric_mean), verdict(summary.geometric_mean),
+                    digits(summary.lowest), exact_bytes(summary.lowest_bytes));
   }
   return text;
 }

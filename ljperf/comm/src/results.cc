@@ -8,22 +8,29 @@ namespace {
 
 using base::OrderedJson;
 
-OrderedJson ratio_json(const cnp::RatioEstimate& ratio) {
+// `median`: of the blocks' ratios, where there are any; the estimate that the interval belongs to
+// is the geometric mean.
+OrderedJson ratio_json(const cnp::RatioEstimate& ratio, std::optional<double> median) {
   OrderedJson interval = nullptr;
   if (ratio.ci95.has_value()) {
     interval = {ratio.ci95->low, ratio.ci95->high};
   }
   std::string judged = verdict(ratio);
-  return {{"median", ratio.ratio}, {"ci95", interval}, {"blocks", ratio.observations},
+  return {{"median", median.value_or(ratio.ratio)},
+          {"geometric_mean", ratio.ratio},
+          {"ci95", interval},
+          {"blocks", ratio.observations},
           {"verdict", judged.empty() ? OrderedJson(nullptr) : OrderedJson(judged)}};
 }
 
 bool same_series(const CommRow& a, const CommRow& b) {
-  return a.library == b.library && a.interface == b.interface && a.op == b.op && a.dtype == b.dtype &&
-         a.ranks == b.ranks && a.in_place == b.in_place && a.registered == b.registered;
+  return a.library == b.library && a.interface == b.interface && a.op == b.op &&
+         a.dtype == b.dtype && a.ranks == b.ranks && a.in_place == b.in_place &&
+         a.registered == b.registered;
 }
 
-// Block for block the mean over sizes of the logarithm, as a time again: its paired ratio is the geometric mean's.
+// Block for block the mean over sizes of the logarithm, as a time again: its paired ratio is the
+// geometric mean's.
 std::vector<double> mean_times(const std::vector<const CommRow*>& rows) {
   std::vector<double> result(rows.front()->blocks.size());
   for (std::size_t block = 0; block < result.size(); ++block) {
@@ -69,22 +76,37 @@ std::string verdict(const cnp::RatioEstimate& ratio) {
   return ratio.ci95->low > 1 ? "ahead" : ratio.ci95->high < 1 ? "behind" : "even";
 }
 
+namespace {
+
+// The ratio of times, block by block.
+void set_ratio(CommRow& row, const CommRow& numerator, const CommRow& denominator) {
+  row.ratio = cnp::paired_ratio_interval95(numerator.blocks, denominator.blocks);
+  std::vector<double> ratios;
+  for (std::size_t block = 0; block < numerator.blocks.size(); ++block) {
+    ratios.push_back(numerator.blocks[block] / denominator.blocks[block]);
+  }
+  row.median_ratio = cnp::median(ratios);
+}
+
+}  // namespace
+
 void compare(std::vector<CommRow>& rows) {
-  auto limit = std::find_if(rows.begin(), rows.end(), [](const CommRow& row) { return row.library == "memcpy"; });
+  auto limit = std::find_if(rows.begin(), rows.end(),
+                            [](const CommRow& row) { return row.library == "memcpy"; });
   for (CommRow& row : rows) {
     if (row.library == "memcpy") {
       continue;
     }
     if (row.library == "accl") {
       if (limit != rows.end()) {
-        row.ratio = cnp::paired_ratio_interval95(limit->blocks, row.blocks);
+        set_ratio(row, *limit, row);
         row.ratio_of = row.title();
         row.ratio_to = "memcpy";
       }
       continue;
     }
     if (const CommRow* accl = reference_of(row, rows)) {
-      row.ratio = cnp::paired_ratio_interval95(row.blocks, accl->blocks);
+      set_ratio(row, row, *accl);
       row.ratio_of = accl->title();
       row.ratio_to = row.title();
     }
@@ -104,7 +126,8 @@ std::vector<CommSummary> summarise(const std::vector<CommRow>& rows) {
     std::vector<const CommRow*> ours;
     for (std::size_t k = i; k < rows.size(); ++k) {
       const CommRow* accl = same_series(rows[i], rows[k]) ? reference_of(rows[k], rows) : nullptr;
-      if (accl == nullptr || rows[k].blocks.size() != rows[i].blocks.size() || !rows[k].ratio.has_value()) {
+      if (accl == nullptr || rows[k].blocks.size() != rows[i].blocks.size() ||
+          !rows[k].ratio.has_value()) {
         continue;
       }
       done[k] = true;
@@ -148,7 +171,7 @@ OrderedJson to_json(const CommRow& row) {
     json["wrong"] = *row.wrong;
   }
   if (row.ratio.has_value()) {
-    json["ratio"] = ratio_json(*row.ratio);
+    json["ratio"] = ratio_json(*row.ratio, row.median_ratio);
     json["ratio"]["of"] = row.ratio_of;
     json["ratio"]["to"] = row.ratio_to;
   }
@@ -169,7 +192,7 @@ OrderedJson to_json(const CommSummary& summary) {
           {"ranks", row.ranks},
           {"in_place", row.in_place},
           {"sizes", summary.sizes},
-          {"ratio", ratio_json(summary.geometric_mean)},
+          {"ratio", ratio_json(summary.geometric_mean, std::nullopt)},
           {"lowest", {{"ratio", summary.lowest}, {"bytes", summary.lowest_bytes}}},
           {"behind", summary.behind}};
 }

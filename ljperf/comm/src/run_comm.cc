@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <memory>
-#include <optional>
+#include <map>
+#include <random>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "comm/explain.h"
 #include "comm/results.h"
 #include "fleet.h"
 #include "launcher/hardware.h"
@@ -30,7 +31,8 @@ class RunFolder {
   RunFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "ljperf-comm-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) {
-      throw base::user_error("{}: no folder can be made here; set TMPDIR to a writable one", pattern);
+      throw base::user_error("{}: no folder can be made here; set TMPDIR to a writable one",
+                             pattern);
     }
     path_ = pattern;
   }
@@ -50,13 +52,14 @@ std::string now() {
   std::time_t seconds = std::time(nullptr);
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
 class Run {
  public:
-  explicit Run(CommPlan plan, Hardware hardware) : plan_(std::move(plan)), hardware_(std::move(hardware)) {}
+  explicit Run(CommPlan plan, Hardware hardware)
+      : plan_(std::move(plan)), hardware_(std::move(hardware)) {}
 
   int execute() {
     check_output();
@@ -90,8 +93,11 @@ class Run {
     const std::filesystem::path& file = plan_.options.output;
     std::error_code error;
     std::filesystem::path folder = std::filesystem::absolute(file, error).parent_path();
-    if (!file.empty() && (::access(folder.c_str(), W_OK) != 0 || std::filesystem::is_directory(file, error))) {
-      throw base::user_error("--output {}: cannot be written; name a file in a folder that is writable", file.string());
+    if (!file.empty() &&
+        (::access(folder.c_str(), W_OK) != 0 || std::filesystem::is_directory(file, error))) {
+      throw base::user_error(
+          "--output {}: cannot be written; name a file in a folder that is writable",
+          file.string());
     }
   }
 
@@ -104,6 +110,10 @@ class Run {
     Fleet fleet(found.libraries, ranks, hardware_, folder.path(), interrupts_);
     for (const Skipped& skipped : fleet.skipped()) {
       note_skipped(skipped);
+    }
+    for (const PeerGroup* group : fleet.groups()) {
+      const Library& library = group->library();
+      libraries_[library.title()] = library.detail;
     }
     for (ljperf_comm::Op op : plan_.ops) {
       for (ljperf_comm::Type dtype : plan_.dtypes) {
@@ -134,8 +144,9 @@ class Run {
 
   void note_skipped(const Skipped& skipped) {
     say("{}: skipped: {}\n", skipped.library, skipped.reason);
-    bool known = std::any_of(skipped_.begin(), skipped_.end(),
-                             [&](const Skipped& entry) { return entry.library == skipped.library; });
+    bool known = std::any_of(skipped_.begin(), skipped_.end(), [&](const Skipped& entry) {
+      return entry.library == skipped.library;
+    });
     if (!known) {
       skipped_.push_back(skipped);
     }
@@ -145,10 +156,11 @@ class Run {
   bool any_wrong() const { return std::any_of(rows_.begin(), rows_.end(), is_wrong); }
   std::string wrong_words() const {
     const CommRow& row = *std::find_if(rows_.begin(), rows_.end(), is_wrong);
-    return fmt::format("{} computed {} wrong element{} in {} of {} bytes, {}, {} ranks (see the column `wrong`)",
-                       row.title(), *row.wrong, *row.wrong == 1 ? "" : "s",
-                       ljperf_comm::kOpNames[static_cast<int>(row.op)], row.bytes,
-                       ljperf_comm::kTypeNames[static_cast<int>(row.dtype)], row.ranks);
+    return fmt::format(
+        "{} computed {} wrong element{} in {} of {} bytes, {}, {} ranks (see the column `wrong`)",
+        row.title(), *row.wrong, *row.wrong == 1 ? "" : "s",
+        ljperf_comm::kOpNames[static_cast<int>(row.op)], row.bytes,
+        ljperf_comm::kTypeNames[static_cast<int>(row.dtype)], row.ranks);
   }
 
   base::OrderedJson document() const {
@@ -164,6 +176,10 @@ class Run {
     for (const Skipped& entry : skipped_) {
       skipped.push_back({{"library", entry.library}, {"reason", entry.reason}});
     }
+    base::OrderedJson libraries = base::OrderedJson::array();
+    for (const auto& [title, detail] : libraries_) {
+      libraries.push_back({{"library", title}, {"detail", detail}});
+    }
     base::OrderedJson failure = nullptr;
     if (!failure_.empty()) {
       failure = {{"sentence", failure_}, {"last_lines", last_lines_}};
@@ -178,6 +194,7 @@ class Run {
             {"blocks", plan_.options.blocks},
             {"min_time_ms", plan_.options.min_time},
             {"checked", plan_.options.check},
+            {"libraries", libraries},
             {"skipped", skipped},
             {"rows", rows},
             {"summary", summary}};
@@ -186,7 +203,8 @@ class Run {
   int finish() {
     say("{}", summary_table(summarise(rows_)));
     if (!rows_.empty()) {
-      say("\nTimes are of the slowest rank, the median of {} blocks (+-: half the interquartile range); GB/s.\n"
+      say("\nTimes are of the slowest rank, the median of {} blocks (+-: half the interquartile "
+          "range); GB/s.\n"
           "Bus bandwidth by nccl-tests' factors. A verdict needs {} blocks.\n",
           plan_.options.blocks, kVerdictBlocks);
     }
@@ -207,11 +225,12 @@ class Run {
       }
     }
     if (plan_.options.json) {
-      written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 && written;
+      written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+                std::fflush(stdout) == 0 && written;
     }
-    return status_ == "interrupted"                 ? base::kInterrupted
+    return status_ == "interrupted"            ? base::kInterrupted
            : status_ == "completed" && written ? base::kDone
-                                                    : base::kFailed;
+                                               : base::kFailed;
   }
 
   CommPlan plan_;
@@ -224,6 +243,7 @@ class Run {
   std::vector<std::string> last_lines_;
   std::vector<CommRow> rows_;
   std::vector<Skipped> skipped_;
+  std::map<std::string, std::string> libraries_;  // title -> detail
 };
 
 }  // namespace
@@ -231,6 +251,10 @@ class Run {
 int run_comm(const CommOptions& options) {
   Hardware hardware = detect_hardware();
   CommPlan plan = understand(options, hardware.usable_cores());
+  if (options.explain) {
+    fmt::print("{}", explain_comm(plan, hardware));
+    return base::kDone;
+  }
   return Run(std::move(plan), std::move(hardware)).execute();
 }
 

@@ -36,8 +36,9 @@ void SharedMemoryFiles::note_of(int pid) {
 
 void SharedMemoryFiles::remove() noexcept {
   for (const std::string& file : ours_) {
-    struct stat status {};
-    if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::getuid()) {
+    struct stat status{};
+    if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+        status.st_uid == ::getuid()) {
       ::unlink(file.c_str());
     }
   }

@@ -1,4 +1,5 @@
-// Files in /dev/shm that the libraries under test make and, when their ranks are killed, leave behind.
+// Files in /dev/shm that the libraries under test make and, when their ranks are killed, leave
+// behind.
 #pragma once
 
 #include <set>
@@ -6,8 +7,8 @@
 
 namespace ljtrain::ljperf {
 
-// Remembers what is there when it is made; removes, in the end, only files that came later, are this user's, and were seen
-// mapped by a rank of ours.
+// Remembers what is there when it is made; removes, in the end, only files that came later, are
+// this user's, and were seen mapped by a rank of ours.
 class SharedMemoryFiles {
  public:
   SharedMemoryFiles();

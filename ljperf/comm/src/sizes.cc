@@ -30,7 +30,8 @@ std::uint64_t one_size(const std::string& text, const std::string& whole) {
   try {
     bytes = base::parse_bytes(text);
   } catch (const base::UserError&) {
-    throw base::user_error("--sizes {}: `{}` is not a size; write 8:64MiB:x2 or 8,1KiB,1MiB", whole, text);
+    throw base::user_error("--sizes {}: `{}` is not a size; write 8:64MiB:x2 or 8,1KiB,1MiB", whole,
+                           text);
   }
   if (bytes < 1 || bytes > kLargest) {
     throw base::user_error("--sizes {}: {} must be between 1 byte and 16GiB", whole, text);
@@ -45,17 +46,20 @@ std::uint64_t next_size(std::uint64_t size, const std::string& step, const std::
     const char* end = step.data() + step.size();
     auto [rest, error] = std::from_chars(step.data() + 1, end, factor);
     if (error != std::errc() || rest != end || !(factor > 1) || factor > 1e9) {
-      throw base::user_error("--sizes {}: the factor {} must be a number above 1, as in 8:64MiB:x2", whole, step);
+      throw base::user_error("--sizes {}: the factor {} must be a number above 1, as in 8:64MiB:x2",
+                             whole, step);
     }
     return std::max(size + 1, static_cast<std::uint64_t>(static_cast<double>(size) * factor));
   }
   return size + one_size(step.starts_with('+') ? step.substr(1) : step, whole);
 }
 
-void add_part(const std::string& part, const std::string& whole, std::vector<std::uint64_t>& sizes) {
+void add_part(const std::string& part, const std::string& whole,
+              std::vector<std::uint64_t>& sizes) {
   std::vector<std::string> bounds = split(part, ':');
   if (bounds.empty() || bounds.size() > 3 || part.ends_with(':')) {
-    throw base::user_error("--sizes {}: `{}` is not a size or a range; write 8:64MiB:x2 or 8,1KiB,1MiB", whole, part);
+    throw base::user_error(
+        "--sizes {}: `{}` is not a size or a range; write 8:64MiB:x2 or 8,1KiB,1MiB", whole, part);
   }
   std::uint64_t first = one_size(bounds[0], whole);
   if (bounds.size() == 1) {

@@ -10,8 +10,8 @@ namespace {
 using ljperf_comm::Op;
 using ljperf_comm::Type;
 
-// nccl-tests, doc/PERFORMANCE.md: AllReduce 2*(n-1)/n, ReduceScatter, AllGather and AlltoAll (n-1)/n, Broadcast and Reduce 1;
-// src/gather.cu and src/scatter.cu: (n-1)/n.
+// nccl-tests, doc/PERFORMANCE.md: AllReduce 2*(n-1)/n, ReduceScatter, AllGather and AlltoAll
+// (n-1)/n, Broadcast and Reduce 1; src/gather.cu and src/scatter.cu: (n-1)/n.
 TEST(BusBandwidth, HasTheFactorsOfNcclTests) {
   EXPECT_DOUBLE_EQ(ljperf_comm::bus_factor(Op::kAllReduce, 2), 1);
   EXPECT_DOUBLE_EQ(ljperf_comm::bus_factor(Op::kAllReduce, 4), 1.5);
@@ -32,7 +32,8 @@ TEST(BytesOfAnOperation, AreTheWholeBuffer) {
   EXPECT_EQ(ljperf_comm::count_of(Op::kAllReduce, Type::kFloat64, 1, 2), 1u);
 }
 
-CommRow row(const std::string& library, std::uint64_t bytes, double seconds, int blocks = kVerdictBlocks) {
+CommRow row(const std::string& library, std::uint64_t bytes, double seconds,
+            int blocks = kVerdictBlocks) {
   CommRow result;
   result.library = library;
   result.op = Op::kAllReduce;
@@ -48,8 +49,9 @@ CommRow row(const std::string& library, std::uint64_t bytes, double seconds, int
 }
 
 TEST(Rows, AreComparedInPairsSoThatSharedDriftCancels) {
-  std::vector<CommRow> rows{row("memcpy", 1000, 1e-6), row("accl", 1000, 2e-6), row("mpi", 1000, 3e-6),
-                            row("oneccl", 1000, 1e-6), row("gl", 1000, 2e-6)};
+  std::vector<CommRow> rows{row("memcpy", 1000, 1e-6), row("accl", 1000, 2e-6),
+                            row("mpi", 1000, 3e-6), row("oneccl", 1000, 1e-6),
+                            row("gl", 1000, 2e-6)};
   compare(rows);
   EXPECT_FALSE(rows[0].ratio.has_value());
   EXPECT_NEAR(rows[1].ratio.value().ratio, 0.5, 0.01);

@@ -22,8 +22,8 @@ TEST(Sizes, RangesListsAndBoth) {
 }
 
 TEST(Sizes, WhatIsWrongIsNamed) {
-  for (const char* text : {"", "eight", "8:", "8:4", "8:64:x1", "8:64:x0.5", "8:64:xx", "1:2:3:4", "0", "-8", "64GiB",
-                           "1:16GiB:1", "8:64:0", ":64"}) {
+  for (const char* text : {"", "eight", "8:", "8:4", "8:64:x1", "8:64:x0.5", "8:64:xx", "1:2:3:4",
+                           "0", "-8", "64GiB", "1:16GiB:1", "8:64:0", ":64"}) {
     EXPECT_THROW(parse_sizes(text), base::UserError) << text;
   }
   try {

@@ -14,16 +14,16 @@ struct CommOptions {
   std::vector<std::string> ops = {"all_reduce"};
   std::vector<std::string> sizes = {"8:64MiB:x4"};
   std::vector<std::string> dtypes = {"float32"};
-  std::vector<int> ranks;                // empty: one a core, at least two
-  std::vector<std::string> peers;        // libraries to stand beside ACCL
-  std::vector<std::string> interfaces;   // c, c10d; empty: c, and c10d where a peer has only that
-  bool check = false;                    // verify every element
-  bool in_place = false;                 // rows for operations in place, too
-  bool registered = false;               // rows for ACCL on registered memory, too
-  int blocks = 20;                       // of each library and size
-  double min_time = 10;                  // of a block, milliseconds
-  int seed = 1;                          // of the order of blocks
-  double timeout = 60;                   // until a library that does not answer counts as hung, seconds
+  std::vector<int> ranks;               // empty: one a core, at least two
+  std::vector<std::string> peers;       // libraries to stand beside ACCL
+  std::vector<std::string> interfaces;  // c, c10d; empty: c, and c10d where a peer has only that
+  bool check = false;                   // verify every element
+  bool in_place = false;                // rows for operations in place, too
+  bool registered = false;              // rows for ACCL on registered memory, too
+  int blocks = 20;                      // of each library and size
+  double min_time = 10;                 // of a block, milliseconds
+  int seed = 1;                         // of the order of blocks
+  double timeout = 60;  // until a library that does not answer counts as hung, seconds
   std::filesystem::path python;
   std::filesystem::path oneccl_root;
   std::filesystem::path output;  // the JSON document goes here, too

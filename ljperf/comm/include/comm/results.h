@@ -22,12 +22,15 @@ struct CommRow {
   bool in_place = false;
   bool registered = false;
   long iterations = 0;         // of a block
-  std::vector<double> blocks;  // seconds of one operation, a block each, of the slowest rank; in the order of the rounds
+  std::vector<double> blocks;  // seconds of one operation, a block each, of the slowest rank; in
+                               // the order of the rounds
   std::optional<std::uint64_t> wrong;  // elements; unset: not checked
 
-  // How many times as fast as this row ACCL is (interface and form of call the same), from pairs of blocks of one round. On
-  // ACCL's own rows: how many times as fast as memcpy it is. Unset where there is nothing to compare.
+  // How many times as fast as this row ACCL is (interface and form of call the same), from pairs of
+  // blocks of one round. On ACCL's own rows: how many times as fast as memcpy it is. Unset where
+  // there is nothing to compare.
   std::optional<cnp::RatioEstimate> ratio;
+  std::optional<double> median_ratio;  // of the same pairs
   std::string ratio_of;
   std::string ratio_to;
 
@@ -39,8 +42,8 @@ struct CommRow {
   std::string title() const;
 };
 
-// "ahead" or "behind" when the interval of the ratio lies wholly above or below 1 and rests on at least kVerdictBlocks blocks,
-// "even" when it holds 1; empty when there are too few blocks to say.
+// "ahead" or "behind" when the interval of the ratio lies wholly above or below 1 and rests on at
+// least kVerdictBlocks blocks, "even" when it holds 1; empty when there are too few blocks to say.
 std::string verdict(const cnp::RatioEstimate& ratio);
 
 // Fills in `ratio` of the rows of one operation and size, which have as many blocks each.

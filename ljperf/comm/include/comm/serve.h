@@ -5,8 +5,8 @@
 
 namespace ljtrain::ljperf {
 
-// Becomes a rank of `library` ("memcpy" or "accl") and returns its exit code when the orchestrator is done. Throws UserError
-// for another name.
+// Becomes a rank of `library` ("memcpy" or "accl") and returns its exit code when the orchestrator
+// is done. Throws UserError for another name.
 int serve_rank(const std::string& library);
 
 }  // namespace ljtrain::ljperf
