@@ -55,9 +55,7 @@ def register() -> None:
     """Makes the name known to PyTorch; safe to call twice."""
     patches.UNCOUNTED_PLUGIN.apply()
     if NAME.upper() not in distributed_c10d.Backend._plugins:
-        distributed_c10d.Backend.register_backend(
-            NAME, create, extended_api=True, devices=["cpu"]
-        )
+        distributed_c10d.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
 
 
 # ---- behind the name gloo ----

@@ -9,6 +9,7 @@ leaves when one does. (Official ones are used elsewhere: TrainerCallback, the en
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -99,9 +100,9 @@ UNCOUNTED_PLUGIN = Patch(
 
 
 def _no_shared_memory_operator() -> None:
-    import deepspeed.comm.torch
-
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    # Not by its dotted name: the package is still being imported when this runs.
+    module: Any = importlib.import_module("deepspeed.comm.torch")
+    module.build_shm_op = lambda: None
 
 
 DEEPSPEED_SHARED_MEMORY = Patch(

@@ -136,7 +136,9 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def start_processes(size: int, code: str, report: bool = False, **environment: str) -> list[Process]:
+def start_processes(
+    size: int, code: str, report: bool = False, **environment: str
+) -> list[Process]:
     """Processes that run `code` with rank, size, dist, torch, init() at hand, and LJTRAIN_ACCL=1
     unless told otherwise; `report`: their last line is what status() says of ACCL.
     """

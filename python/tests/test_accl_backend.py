@@ -60,9 +60,7 @@ def test_operations_run_in_the_order_they_were_called(pair: Ranks) -> None:
     def body(rank: int, backend: Any) -> None:
         tensor = torch.ones(1000)
         works = [backend.allreduce([tensor]) for _ in range(20)]
-        blocking_work = backend.allreduce(
-            [tensor], blocking(distributed.AllreduceOptions())
-        )
+        blocking_work = backend.allreduce([tensor], blocking(distributed.AllreduceOptions()))
         blocking_work.wait()
         assert all(work.is_completed() for work in works)
         assert tensor[0] == 2.0**21

@@ -23,7 +23,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// What is still under way when a group ends may be what a peer is about to join; one that never comes must not hang us.
+// What is still under way when a group ends may be what a peer is about to join; one that never
+// comes must not hang us.
 constexpr auto kGrace = std::chrono::seconds(5);
 // c10d's SHRINK_ABORT.
 constexpr int kShrinkAbort = 1;
@@ -31,20 +32,28 @@ constexpr int kShrinkAbort = 1;
 constexpr std::size_t kClosedGroups = 64;
 
 constexpr std::array<const char*, kAcclOperations> kNames{
-    "all_reduce",     "sparse_all_reduce", "broadcast", "reduce", "all_gather", "gather",       "scatter",
-    "reduce_scatter", "all_to_all",        "barrier",   "send",   "recv",       "recvAnySource"};
+    "all_reduce",   "sparse_all_reduce", "broadcast",  "reduce",  "all_gather", "gather",
+    "scatter",      "reduce_scatter",    "all_to_all", "barrier", "send",       "recv",
+    "recvAnySource"};
 constexpr std::array<const char*, kAcclOperations> kTitles{
-    "accl:all_reduce", "accl:sparse_all_reduce", "accl:broadcast", "accl:reduce",
-    "accl:all_gather", "accl:gather",            "accl:scatter",   "accl:reduce_scatter",
-    "accl:all_to_all", "accl:barrier",           "accl:send",      "accl:recv",
+    "accl:all_reduce",   "accl:sparse_all_reduce",
+    "accl:broadcast",    "accl:reduce",
+    "accl:all_gather",   "accl:gather",
+    "accl:scatter",      "accl:reduce_scatter",
+    "accl:all_to_all",   "accl:barrier",
+    "accl:send",         "accl:recv",
     "accl:recvAnySource"};
 constexpr std::array<const char*, kAcclOperations> kGlooTitles{
-    "gloo:all_reduce", "gloo:sparse_all_reduce", "gloo:broadcast", "gloo:reduce",
-    "gloo:all_gather", "gloo:gather",            "gloo:scatter",   "gloo:reduce_scatter",
-    "gloo:all_to_all", "gloo:barrier",           "gloo:send",      "gloo:recv",
+    "gloo:all_reduce",   "gloo:sparse_all_reduce",
+    "gloo:broadcast",    "gloo:reduce",
+    "gloo:all_gather",   "gloo:gather",
+    "gloo:scatter",      "gloo:reduce_scatter",
+    "gloo:all_to_all",   "gloo:barrier",
+    "gloo:send",         "gloo:recv",
     "gloo:recvAnySource"};
 
-// Joining a thread that runs a Python callback while holding the interpreter's lock would be for ever.
+// Joining a thread that runs a Python callback while holding the interpreter's lock would be for
+// ever.
 template <typename Function>
 void without_gil(Function function) {
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
@@ -339,15 +348,14 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::submit(Call call, CollectiveWork::Bo
                                      [](const at::Tensor& tensor) { return tensor.is_cpu(); });
   }
   count(call.operation, std::max(bytes_of(call.inputs), out_bytes));
-  auto work = c10::make_intrusive<CollectiveWork>(
-      rank_,
-      OperationInfo{.kind = call.kind,
-                    .title = title(call.operation),
-                    .inputs = std::move(call.inputs),
-                    .outputs = std::move(call.outputs),
-                    .timeout = limit(call.timeout),
-                    .sequence = ++sequence_},
-      engine_, std::move(body));
+  auto work = c10::make_intrusive<CollectiveWork>(rank_,
+                                                  OperationInfo{.kind = call.kind,
+                                                                .title = title(call.operation),
+                                                                .inputs = std::move(call.inputs),
+                                                                .outputs = std::move(call.outputs),
+                                                                .timeout = limit(call.timeout),
+                                                                .sequence = ++sequence_},
+                                                  engine_, std::move(body));
   if (!on_host) {
     engine_->run_here(work);  // copies belong to this thread's stream
   } else {
@@ -400,14 +408,15 @@ c10::intrusive_ptr<AcclWork> AcclBackend::start(AcclOperation operation, accl::M
   TORCH_CHECK_VALUE(message.peer == accl::kAnySource || (message.peer >= 0 && message.peer < size_),
                     "accl: there is no rank ", message.peer, " in a group of ", size_);
   const bool is_send = message.direction == accl::Message::Direction::kSend;
-  auto staged = std::make_shared<Staged>(tensor, is_send ? Staged::Use::kRead : Staged::Use::kWrite);
+  auto staged =
+      std::make_shared<Staged>(tensor, is_send ? Staged::Use::kRead : Staged::Use::kWrite);
   message.data = staged->data();
   message.bytes = tensor.nbytes();
   message.timeout = options_->timeout;
   count(operation, message.bytes);
   auto work = c10::make_intrusive<MessageWork>(
       rank_,
-      OperationInfo{.kind = is_send ? c10d::OpType::SEND
+      OperationInfo{.kind = is_send                            ? c10d::OpType::SEND
                             : message.peer == accl::kAnySource ? c10d::OpType::RECVANYSOURCE
                                                                : c10d::OpType::RECV,
                     .title = title(operation),
@@ -436,11 +445,10 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::send(std::vector<at::Tensor>& tensor
 c10::intrusive_ptr<c10d::Work> AcclBackend::recv(std::vector<at::Tensor>& tensors, int source,
                                                  int tag) {
   const at::Tensor& tensor = only_one(tensors, "recv");
-  return start(AcclOperation::kReceive,
-               {.direction = accl::Message::Direction::kReceive,
-                .peer = source,
-                .tag = checked_tag(tag)},
-               tensor);
+  return start(
+      AcclOperation::kReceive,
+      {.direction = accl::Message::Direction::kReceive, .peer = source, .tag = checked_tag(tag)},
+      tensor);
 }
 
 c10::intrusive_ptr<c10d::Work> AcclBackend::recvAnysource(std::vector<at::Tensor>& tensors,
@@ -456,7 +464,8 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::recvAnysource(std::vector<at::Tensor
 // ---- the monitored barrier ----
 
 void AcclBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  // Users' tags are not negative. Two for each barrier, so that a late rank does not pass the next one by mistake.
+  // Users' tags are not negative. Two for each barrier, so that a late rank does not pass the next
+  // one by mistake.
   const int barrier = monitored_barriers_++;
   const int hello_tag = -1 - 2 * barrier;
   const int verdict_tag = -2 - 2 * barrier;
@@ -502,16 +511,17 @@ std::string sentence_about(const std::vector<int>& missing, Milliseconds timeout
 
 void AcclBackend::monitor_ranks(Milliseconds timeout, bool wait_all_ranks, int hello_tag,
                                 int verdict_tag) {
-  TORCH_CHECK(timeout > Milliseconds::zero(), "[Rank 0]: Rank 0 timed out in monitoredBarrier after ",
-              timeout.count(), " ms. No ranks successfully processed in monitoredBarrier.");
+  TORCH_CHECK(timeout > Milliseconds::zero(),
+              "[Rank 0]: Rank 0 timed out in monitoredBarrier after ", timeout.count(),
+              " ms. No ranks successfully processed in monitoredBarrier.");
   const auto deadline = Clock::now() + timeout;
   const at::Tensor verdict = at::full({size_}, kPresent, at::kByte);
   std::vector<c10::intrusive_ptr<AcclWork>> hellos;
   for (int peer = 1; peer < size_; ++peer) {
-    hellos.push_back(start(
-        AcclOperation::kReceive,
-        {.direction = accl::Message::Direction::kReceive, .peer = peer, .tag = hello_tag},
-        at::empty({1}, at::kByte)));
+    hellos.push_back(
+        start(AcclOperation::kReceive,
+              {.direction = accl::Message::Direction::kReceive, .peer = peer, .tag = hello_tag},
+              at::empty({1}, at::kByte)));
   }
   for (int peer = 1; peer < size_; ++peer) {
     const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
@@ -525,8 +535,7 @@ void AcclBackend::monitor_ranks(Milliseconds timeout, bool wait_all_ranks, int h
   std::vector<c10::intrusive_ptr<AcclWork>> verdicts;
   for (int peer = 1; peer < size_; ++peer) {
     if (verdict.const_data_ptr<std::uint8_t>()[peer] == kPresent) {
-      verdicts.push_back(
-          start(AcclOperation::kSend, {.peer = peer, .tag = verdict_tag}, verdict));
+      verdicts.push_back(start(AcclOperation::kSend, {.peer = peer, .tag = verdict_tag}, verdict));
     }
   }
   TORCH_CHECK(missing.empty(), sentence_about(missing, timeout, wait_all_ranks));
@@ -541,10 +550,9 @@ void AcclBackend::report_to_monitor(int hello_tag, int verdict_tag) {
   try {
     const auto hello =
         start(AcclOperation::kSend, {.peer = 0, .tag = hello_tag}, at::zeros({1}, at::kByte));
-    const auto answer =
-        start(AcclOperation::kReceive,
-              {.direction = accl::Message::Direction::kReceive, .peer = 0, .tag = verdict_tag},
-              verdict);
+    const auto answer = start(
+        AcclOperation::kReceive,
+        {.direction = accl::Message::Direction::kReceive, .peer = 0, .tag = verdict_tag}, verdict);
     hello->wait();
     answer->wait();
     if (const auto missing = missing_in(verdict); !missing.empty()) {

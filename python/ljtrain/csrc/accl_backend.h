@@ -1,6 +1,7 @@
 // The c10d backend `accl`: process groups of CPU tensors on ljtrain::accl::Communicator.
 //
-// Bound to c10d's C++ ABI, which is not stable: module.cc refuses to load under another minor version of PyTorch.
+// Bound to c10d's C++ ABI, which is not stable: module.cc refuses to load under another minor
+// version of PyTorch.
 #pragma once
 
 #include <array>
@@ -17,7 +18,8 @@
 
 namespace ljtrain {
 
-// As long as its base is PyTorch's and these two come next, it has the layout of ProcessGroupGloo::Options (2.13).
+// As long as its base is PyTorch's and these two come next, it has the layout of
+// ProcessGroupGloo::Options (2.13).
 struct AcclOptions : c10d::Backend::Options {
   explicit AcclOptions(std::chrono::milliseconds group_timeout)
       : c10d::Backend::Options("accl", group_timeout) {}
@@ -67,8 +69,9 @@ class AcclBackend final : public c10d::Backend {
  public:
   using Ranks = std::vector<std::uint64_t>;
 
-  // Waits for all ranks. Throws ElsewhereError (accl_rendezvous.h) or DistBackendError. `stands_for_gloo`: it serves a
-  // group that asked for Gloo, so what programs look for is called as there.
+  // Waits for all ranks. Throws ElsewhereError (accl_rendezvous.h) or DistBackendError.
+  // `stands_for_gloo`: it serves a group that asked for Gloo, so what programs look for is called
+  // as there.
   static c10::intrusive_ptr<AcclBackend> create(const c10::intrusive_ptr<c10d::Store>& store,
                                                 int rank, int size,
                                                 std::chrono::milliseconds timeout,
@@ -79,13 +82,15 @@ class AcclBackend final : public c10d::Backend {
   ~AcclBackend() override;
 
   const std::string getBackendName() const override { return "accl"; }
-  // A copy: ProcessGroup::splitGroup() writes the new group's name into it. Python gets options() itself.
+  // A copy: ProcessGroup::splitGroup() writes the new group's name into it. Python gets options()
+  // itself.
   c10::intrusive_ptr<Options> getBackendOptions() override {
     return c10::make_intrusive<AcclOptions>(*options_);
   }
   c10::intrusive_ptr<Options> options() const { return options_; }
   bool stands_for_gloo() const { return stands_for_gloo_; }
-  // A group that stands for Gloo gives one request per message, as programs written for Gloo expect.
+  // A group that stands for Gloo gives one request per message, as programs written for Gloo
+  // expect.
   bool supportsCoalescing() const override { return !stands_for_gloo_; }
   bool supportsSplitting() const override { return true; }
   bool supportsShrinking() const override { return true; }
@@ -203,8 +208,9 @@ class AcclBackend final : public c10d::Backend {
                      int verdict_tag);
   void report_to_monitor(int hello_tag, int verdict_tag);
 
-  // DDP's logger casts what calls itself gloo to ProcessGroupGloo, unchecked, and reads options_->threads. These two are
-  // where ProcessGroupGloo has them, so that it finds a number there.
+  // DDP's logger casts what calls itself gloo to ProcessGroupGloo, unchecked, and reads
+  // options_->threads. These two are where ProcessGroupGloo has them, so that it finds a number
+  // there.
   std::shared_ptr<void> gloo_store_;
   const c10::intrusive_ptr<AcclOptions> options_;
 

@@ -1,4 +1,5 @@
-// What the backend's methods check of their arguments, with Gloo's words where programs may look for them.
+// What the backend's methods check of their arguments, with Gloo's words where programs may look
+// for them.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -31,7 +32,8 @@ inline void check_alike(const Complaint& invalid, const Tensors& tensors) {
   }
 }
 
-inline void check_same_type(const Complaint& invalid, const Tensors& tensors, const at::Tensor& as) {
+inline void check_same_type(const Complaint& invalid, const Tensors& tensors,
+                            const at::Tensor& as) {
   c10d::assertDense(invalid, tensors);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     c10d::assertTypeMatch(invalid, as.options(), tensors, i);
@@ -39,8 +41,8 @@ inline void check_same_type(const Complaint& invalid, const Tensors& tensors, co
 }
 
 // Rank r's share may have any size, but here we know our own.
-inline void check_own_share(const Complaint& invalid, const at::Tensor& share, const at::Tensor& own,
-                     int rank) {
+inline void check_own_share(const Complaint& invalid, const at::Tensor& share,
+                            const at::Tensor& own, int rank) {
   if (share.numel() != own.numel()) {
     invalid(fmt::format("invalid tensor size at index {} (expected {}, got {})", rank,
                         c10d::toString(own.sizes()), c10d::toString(share.sizes())));

@@ -1,4 +1,5 @@
-// The collectives of the backend: each checks its arguments as Gloo does, and describes what ACCL is to run.
+// The collectives of the backend: each checks its arguments as Gloo does, and describes what ACCL
+// is to run.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -18,7 +19,8 @@ using accl::OperationKind;
 using Timeout = CollectiveWork::Timeout;
 using Use = Staged::Use;
 
-// Below this, one operation for all tensors of a coalesced one; above, copying together costs more than it saves.
+// Below this, one operation for all tensors of a coalesced one; above, copying together costs more
+// than it saves.
 constexpr std::size_t kFlattenBytes = std::size_t{256} << 10;
 
 void check_multiple(const Complaint& invalid, const at::Tensor& large, const at::Tensor& small,
@@ -102,8 +104,7 @@ void run_reduce_scatter(Communicator& communicator, const at::Tensor& output, co
 }
 
 void run_reduce_scatter_base(Communicator& communicator, const at::Tensor& output,
-                             const at::Tensor& input, const Reduction& how,
-                             Timeout timeout) {
+                             const at::Tensor& input, const Reduction& how, Timeout timeout) {
   const Staged send(input, Use::kRead);
   const Staged recv(output, Use::kWrite);
   const Shape shape = shape_to_reduce(output);
@@ -120,15 +121,14 @@ void run_reduce_scatter_base(Communicator& communicator, const at::Tensor& outpu
 
 // ---- sparse ----
 
-// Indices and values of each rank are gathered and summed on every rank. As with Gloo, at most four sparse and four dense
-// dimensions.
+// Indices and values of each rank are gathered and summed on every rank. As with Gloo, at most four
+// sparse and four dense dimensions.
 constexpr std::int64_t kMostDimensions = 4;
 constexpr std::int64_t kHeader = 2 * kMostDimensions + 1;  // sizes, then the number of values
 
 at::Tensor header_of(const at::Tensor& sparse) {
-  TORCH_CHECK_VALUE(
-      sparse.sparse_dim() <= kMostDimensions && sparse.dense_dim() <= kMostDimensions,
-      "accl: sparse all_reduce takes at most 4 sparse and 4 dense dimensions");
+  TORCH_CHECK_VALUE(sparse.sparse_dim() <= kMostDimensions && sparse.dense_dim() <= kMostDimensions,
+                    "accl: sparse all_reduce takes at most 4 sparse and 4 dense dimensions");
   at::Tensor header = at::zeros({kHeader}, at::kLong);
   auto* data = header.mutable_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < sparse.dim(); ++i) {
@@ -216,8 +216,9 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::allreduce_sparse(Tensors& tensors,
     }
   }
   if (opts.reduceOp != c10d::ReduceOp::SUM) {
-    invalid("unsupported reduction operation (allreduce of sparse tensors only works with "
-            "ReduceOp.SUM)");
+    invalid(
+        "unsupported reduction operation (allreduce of sparse tensors only works with "
+        "ReduceOp.SUM)");
   }
   return submit({.operation = AcclOperation::kSparseAllReduce,
                  .kind = c10d::OpType::_ALLREDUCE_SPARSE,
@@ -282,30 +283,29 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::reduce(Tensors& tensors,
   c10d::assertDense(invalid, tensors);
   const Reduction how = reduction(opts.reduceOp, tensors[0].scalar_type());
   const bool is_root = opts.rootRank == rank_;
-  return submit(
-      {.operation = AcclOperation::kReduce,
-       .kind = c10d::OpType::REDUCE,
-       .timeout = opts.timeout,
-       .asynchronous = opts.asyncOp,
-       .inputs = tensors,
-       .outputs = {tensors}},
-      [tensor = tensors[0], how, is_root,
-       root = static_cast<int>(opts.rootRank)](Communicator& communicator, Timeout timeout) {
-        const Staged staged(tensor, Use::kReadWrite);
-        const Shape shape = shape_to_reduce(tensor);
-        communicator.run({.kind = OperationKind::kReduce,
-                          .send = staged.data(),
-                          .recv = is_root ? staged.data() : nullptr,
-                          .count = shape.count,
-                          .type = shape.type,
-                          .op = how.op,
-                          .scale = how.scale,
-                          .root = root,
-                          .timeout = timeout});
-        if (is_root) {
-          staged.write_back();
-        }
-      });
+  return submit({.operation = AcclOperation::kReduce,
+                 .kind = c10d::OpType::REDUCE,
+                 .timeout = opts.timeout,
+                 .asynchronous = opts.asyncOp,
+                 .inputs = tensors,
+                 .outputs = {tensors}},
+                [tensor = tensors[0], how, is_root, root = static_cast<int>(opts.rootRank)](
+                    Communicator& communicator, Timeout timeout) {
+                  const Staged staged(tensor, Use::kReadWrite);
+                  const Shape shape = shape_to_reduce(tensor);
+                  communicator.run({.kind = OperationKind::kReduce,
+                                    .send = staged.data(),
+                                    .recv = is_root ? staged.data() : nullptr,
+                                    .count = shape.count,
+                                    .type = shape.type,
+                                    .op = how.op,
+                                    .scale = how.scale,
+                                    .root = root,
+                                    .timeout = timeout});
+                  if (is_root) {
+                    staged.write_back();
+                  }
+                });
 }
 
 c10::intrusive_ptr<c10d::Work> AcclBackend::broadcast(Tensors& tensors,
@@ -464,16 +464,16 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::reduce_scatter(Tensors& outputs, Ten
   check_same_type(invalid, inputs[0], outputs[0]);
   check_own_share(invalid, inputs[0][rank_], outputs[0], rank_);
   const Reduction how = reduction(opts.reduceOp, outputs[0].scalar_type());
-  return submit({.operation = AcclOperation::kReduceScatter,
-                 .kind = c10d::OpType::REDUCE_SCATTER,
-                 .timeout = opts.timeout,
-                 .asynchronous = opts.asyncOp,
-                 .inputs = inputs[0],
-                 .outputs = {outputs}},
-                [output = outputs[0], list = inputs[0], how](
-                    Communicator& communicator, Timeout timeout) {
-                  run_reduce_scatter(communicator, output, list, how, timeout);
-                });
+  return submit(
+      {.operation = AcclOperation::kReduceScatter,
+       .kind = c10d::OpType::REDUCE_SCATTER,
+       .timeout = opts.timeout,
+       .asynchronous = opts.asyncOp,
+       .inputs = inputs[0],
+       .outputs = {outputs}},
+      [output = outputs[0], list = inputs[0], how](Communicator& communicator, Timeout timeout) {
+        run_reduce_scatter(communicator, output, list, how, timeout);
+      });
 }
 
 c10::intrusive_ptr<c10d::Work> AcclBackend::_reduce_scatter_base(
@@ -487,8 +487,7 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::_reduce_scatter_base(
                  .asynchronous = opts.asyncOp,
                  .inputs = {input},
                  .outputs = {{output}}},
-                [output, input, how](Communicator& communicator,
-                                                         Timeout timeout) {
+                [output, input, how](Communicator& communicator, Timeout timeout) {
                   run_reduce_scatter_base(communicator, output, input, how, timeout);
                 });
 }
@@ -503,18 +502,17 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::reduce_scatter_tensor_coalesced(
                    "input tensor must be the same size as output size times world size");
     how.push_back(reduction(opts.reduceOp, outputs[i].scalar_type()));
   }
-  return submit(
-      {.operation = AcclOperation::kReduceScatter,
-       .kind = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
-       .timeout = opts.timeout,
-       .asynchronous = opts.asyncOp,
-       .inputs = inputs,
-       .outputs = {outputs}},
-      [outputs, inputs, how](Communicator& communicator, Timeout timeout) {
-        for (std::size_t i = 0; i < outputs.size(); ++i) {
-          run_reduce_scatter_base(communicator, outputs[i], inputs[i], how[i], timeout);
-        }
-      });
+  return submit({.operation = AcclOperation::kReduceScatter,
+                 .kind = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                 .timeout = opts.timeout,
+                 .asynchronous = opts.asyncOp,
+                 .inputs = inputs,
+                 .outputs = {outputs}},
+                [outputs, inputs, how](Communicator& communicator, Timeout timeout) {
+                  for (std::size_t i = 0; i < outputs.size(); ++i) {
+                    run_reduce_scatter_base(communicator, outputs[i], inputs[i], how[i], timeout);
+                  }
+                });
 }
 
 }  // namespace ljtrain

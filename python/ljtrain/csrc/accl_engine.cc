@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank that has called a blocking send or receive moves it itself; the thread comes in for those that do not.
+// A rank that has called a blocking send or receive moves it itself; the thread comes in for those
+// that do not.
 constexpr auto kHandOver = std::chrono::microseconds(200);
 constexpr auto kMessageTurn = std::chrono::milliseconds(20);
 constexpr auto kNoLimit = std::chrono::milliseconds(0);
@@ -86,7 +87,8 @@ void AcclEngine::run_here(const c10::intrusive_ptr<CollectiveWork>& work) {
   run(lock, work);
 }
 
-// Takes the lock and gives it back; holds it neither while the work runs nor while its callbacks do.
+// Takes the lock and gives it back; holds it neither while the work runs nor while its callbacks
+// do.
 void AcclEngine::run(Lock& lock, c10::intrusive_ptr<CollectiveWork> work) {
   busy_ = true;
   const auto communicator = communicator_;
@@ -240,8 +242,7 @@ void AcclEngine::serve_messages() {
     if (stopping_) {
       return;
     }
-    message_available_.wait_for(lock, kHandOver,
-                                [this] { return stopping_ || messages_.empty(); });
+    message_available_.wait_for(lock, kHandOver, [this] { return stopping_ || messages_.empty(); });
     while (!stopping_ && !messages_.empty()) {
       const auto communicator = communicator_;
       lock.unlock();

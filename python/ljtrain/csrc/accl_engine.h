@@ -1,8 +1,10 @@
-// Runs the operations of one group: collectives in the order they were called, messages beside them.
+// Runs the operations of one group: collectives in the order they were called, messages beside
+// them.
 //
-// Whoever waits does the work: a blocking call runs on its own thread, wait() takes from the queue what nobody has taken
-// yet. Threads start only when they are needed: one for collectives at the first asynchronous one, one for messages at the
-// first that is not done at once. They are two because a collective may wait for a rank that waits for a message.
+// Whoever waits does the work: a blocking call runs on its own thread, wait() takes from the queue
+// what nobody has taken yet. Threads start only when they are needed: one for collectives at the
+// first asynchronous one, one for messages at the first that is not done at once. They are two
+// because a collective may wait for a rank that waits for a message.
 #pragma once
 
 #include <sys/types.h>
@@ -28,8 +30,8 @@ class AcclEngine : public std::enable_shared_from_this<AcclEngine> {
 
   explicit AcclEngine(std::shared_ptr<accl::Communicator> communicator);
 
-  // Blocking ones (and any on a thread that must do it itself) run before this returns if nothing is queued before them.
-  // Failures are in the work.
+  // Blocking ones (and any on a thread that must do it itself) run before this returns if nothing
+  // is queued before them. Failures are in the work.
   void submit(const c10::intrusive_ptr<CollectiveWork>& work, bool asynchronous);
   // Runs it on this thread, after all that is queued.
   void run_here(const c10::intrusive_ptr<CollectiveWork>& work);
@@ -41,7 +43,8 @@ class AcclEngine : public std::enable_shared_from_this<AcclEngine> {
   void progress_messages();
 
   void abort(const std::string& reason) noexcept;
-  // Lets what is under way end until `deadline`, then aborts it; joins the threads. Later calls are refused.
+  // Lets what is under way end until `deadline`, then aborts it; joins the threads. Later calls are
+  // refused.
   void shut_down(TimePoint deadline);
   // The same before the interpreter ends, but blocking calls still work.
   void retire_threads(TimePoint deadline);

@@ -1,4 +1,5 @@
-// The collectives of the backend in which ranks send different things to different ranks; and the barrier.
+// The collectives of the backend in which ranks send different things to different ranks; and the
+// barrier.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -51,33 +52,33 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::gather(TensorLists& outputs, Tensors
   } else {
     c10d::assertEmptyOutputTensorList(invalid, outputs);
   }
-  return submit({.operation = AcclOperation::kGather,
-                 .kind = c10d::OpType::GATHER,
-                 .timeout = opts.timeout,
-                 .asynchronous = opts.asyncOp,
-                 .inputs = inputs,
-                 .outputs = outputs},
-                [list = is_root ? outputs[0] : Tensors(), input = inputs[0],
-                 root = static_cast<int>(opts.rootRank)](Communicator& communicator,
-                                                         Timeout timeout) {
-                  const Staged send(input, Use::kRead);
-                  const StagedParts recv(list, Use::kWrite);
-                  const Shape shape = shape_to_move(input);
-                  Collective collective{.kind = OperationKind::kGather,
-                                        .send = send.data(),
-                                        .count = shape.count,
-                                        .type = shape.type,
-                                        .root = root,
-                                        .timeout = timeout};
-                  if (!list.empty()) {
-                    collective.recv = recv.side_by_side();
-                    if (collective.recv == nullptr) {
-                      collective.recv_parts = recv.parts();
-                    }
-                  }
-                  communicator.run(collective);
-                  recv.write_back();
-                });
+  return submit(
+      {.operation = AcclOperation::kGather,
+       .kind = c10d::OpType::GATHER,
+       .timeout = opts.timeout,
+       .asynchronous = opts.asyncOp,
+       .inputs = inputs,
+       .outputs = outputs},
+      [list = is_root ? outputs[0] : Tensors(), input = inputs[0],
+       root = static_cast<int>(opts.rootRank)](Communicator& communicator, Timeout timeout) {
+        const Staged send(input, Use::kRead);
+        const StagedParts recv(list, Use::kWrite);
+        const Shape shape = shape_to_move(input);
+        Collective collective{.kind = OperationKind::kGather,
+                              .send = send.data(),
+                              .count = shape.count,
+                              .type = shape.type,
+                              .root = root,
+                              .timeout = timeout};
+        if (!list.empty()) {
+          collective.recv = recv.side_by_side();
+          if (collective.recv == nullptr) {
+            collective.recv_parts = recv.parts();
+          }
+        }
+        communicator.run(collective);
+        recv.write_back();
+      });
 }
 
 c10::intrusive_ptr<c10d::Work> AcclBackend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -94,38 +95,39 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::scatter(Tensors& outputs, TensorList
   } else {
     c10d::assertEmptyInputTensorList(invalid, inputs);
   }
-  return submit({.operation = AcclOperation::kScatter,
-                 .kind = c10d::OpType::SCATTER,
-                 .timeout = opts.timeout,
-                 .asynchronous = opts.asyncOp,
-                 .inputs = is_root ? inputs[0] : Tensors(),
-                 .outputs = {outputs}},
-                [output = outputs[0], list = is_root ? inputs[0] : Tensors(),
-                 root = static_cast<int>(opts.rootRank)](Communicator& communicator,
-                                                         Timeout timeout) {
-                  const StagedParts send(list, Use::kRead);
-                  const Staged recv(output, Use::kWrite);
-                  const Shape shape = shape_to_move(output);
-                  Collective collective{.kind = OperationKind::kScatter,
-                                        .recv = recv.data(),
-                                        .count = shape.count,
-                                        .type = shape.type,
-                                        .root = root,
-                                        .timeout = timeout};
-                  if (!list.empty()) {
-                    collective.send = send.side_by_side();
-                    if (collective.send == nullptr) {
-                      collective.send_parts = send.parts();
-                    }
-                  }
-                  communicator.run(collective);
-                  recv.write_back();
-                });
+  return submit(
+      {.operation = AcclOperation::kScatter,
+       .kind = c10d::OpType::SCATTER,
+       .timeout = opts.timeout,
+       .asynchronous = opts.asyncOp,
+       .inputs = is_root ? inputs[0] : Tensors(),
+       .outputs = {outputs}},
+      [output = outputs[0], list = is_root ? inputs[0] : Tensors(),
+       root = static_cast<int>(opts.rootRank)](Communicator& communicator, Timeout timeout) {
+        const StagedParts send(list, Use::kRead);
+        const Staged recv(output, Use::kWrite);
+        const Shape shape = shape_to_move(output);
+        Collective collective{.kind = OperationKind::kScatter,
+                              .recv = recv.data(),
+                              .count = shape.count,
+                              .type = shape.type,
+                              .root = root,
+                              .timeout = timeout};
+        if (!list.empty()) {
+          collective.send = send.side_by_side();
+          if (collective.send == nullptr) {
+            collective.send_parts = send.parts();
+          }
+        }
+        communicator.run(collective);
+        recv.write_back();
+      });
 }
 
-c10::intrusive_ptr<c10d::Work> AcclBackend::alltoall_base(
-    at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-    std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+c10::intrusive_ptr<c10d::Work> AcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                          std::vector<std::int64_t>& output_splits,
+                                                          std::vector<std::int64_t>& input_splits,
+                                                          const c10d::AllToAllOptions& opts) {
   const Complaint invalid = complain("alltoall_base");
   c10d::assertDense(invalid, {output, input});
   check_same_type(invalid, {output}, input);

@@ -18,7 +18,8 @@ namespace {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Of the exchange, not of ljtrain: ranks of two versions must not take each other's memory for their own.
+// Of the exchange, not of ljtrain: ranks of two versions must not take each other's memory for
+// their own.
 constexpr std::string_view kVersion = "1";
 constexpr char kTogether = '1';
 constexpr char kApart = '0';
@@ -29,7 +30,8 @@ std::string namespace_of(const char* kind) {
   return stat(path.c_str(), &status) == 0 ? fmt::format("{}:{}", status.st_dev, status.st_ino) : "";
 }
 
-// Two ranks can share memory, find each other's socket and watch each other's process when this is the same for both.
+// Two ranks can share memory, find each other's socket and watch each other's process when this is
+// the same for both.
 std::string place() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -41,7 +43,8 @@ std::string place() {
   return fmt::format("{} {} {} {}", kVersion, boot, namespace_of("net"), namespace_of("pid"));
 }
 
-// A store may be used for a second group of the same name; then this is the second generation on every rank.
+// A store may be used for a second group of the same name; then this is the second generation on
+// every rank.
 class Keys {
  public:
   Keys(c10d::Store& store, int rank)
@@ -61,10 +64,10 @@ class Keys {
       missing.push_back(other);
     }
   }
-  const std::string who = missing.empty() ? std::string("rank 0 did not answer")
-                                          : fmt::format("rank{} {} did not come",
-                                                        missing.size() == 1 ? "" : "s",
-                                                        fmt::join(missing, ", "));
+  const std::string who =
+      missing.empty() ? std::string("rank 0 did not answer")
+                      : fmt::format("rank{} {} did not come", missing.size() == 1 ? "" : "s",
+                                    fmt::join(missing, ", "));
   C10_THROW_ERROR(
       DistBackendError,
       fmt::format("[accl] Timed out waiting {}ms for the group of {} ranks: {}. Every rank must "

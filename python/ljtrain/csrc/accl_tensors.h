@@ -28,8 +28,8 @@ struct Reduction {
 // Throws ValueError for what ACCL cannot compute on this type.
 Reduction reduction(const c10d::ReduceOp& op, at::ScalarType type);
 
-// The memory of one tensor while an operation runs: the tensor's own where that is contiguous host memory, else a copy
-// that is written back.
+// The memory of one tensor while an operation runs: the tensor's own where that is contiguous host
+// memory, else a copy that is written back.
 class Staged {
  public:
   enum class Use : unsigned char { kRead, kWrite, kReadWrite };
@@ -49,7 +49,8 @@ class StagedParts {
  public:
   StagedParts(const std::vector<at::Tensor>& tensors, Staged::Use use);
 
-  // The start when all are of one size and lie side by side (views of one tensor, as from chunk()), else null.
+  // The start when all are of one size and lie side by side (views of one tensor, as from chunk()),
+  // else null.
   void* side_by_side() const;
   std::span<const accl::Part> parts() const { return parts_; }
   void write_back() const;

@@ -198,8 +198,8 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void MessageWork::abort() {
-  settle(as_c10d_exception(
-      accl::error(accl::ErrorCode::kAborted, "Work.abort() on rank {}", rank_), info_.timeout));
+  settle(as_c10d_exception(accl::error(accl::ErrorCode::kAborted, "Work.abort() on rank {}", rank_),
+                           info_.timeout));
 }
 
 int MessageWork::sourceRank() const {

@@ -1,4 +1,5 @@
-// The handles that c10d's operations return: one collective, one message, or several of them together.
+// The handles that c10d's operations return: one collective, one message, or several of them
+// together.
 #pragma once
 
 #include <ATen/ATen.h>

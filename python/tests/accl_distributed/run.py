@@ -119,9 +119,9 @@ def main() -> int:
     suite = unittest.TestSuite(TestAccl(name) for name in names)
     runner = unittest.TextTestRunner(resultclass=Outcomes, verbosity=2)
     outcome: Any = runner.run(suite)
-    failed = [
-        test._testMethodName for test, _ in [*outcome.failures, *outcome.errors]
-    ] + [test._testMethodName for test in outcome.unexpectedSuccesses]
+    failed = [test._testMethodName for test, _ in [*outcome.failures, *outcome.errors]] + [
+        test._testMethodName for test in outcome.unexpectedSuccesses
+    ]
     print(
         json.dumps(
             {
