@@ -167,7 +167,7 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   // Every rank's share of a chunk is some cache lines long.
   const std::uint64_t line = shared_memory::kCacheLine;
   const std::uint64_t wanted =
-      from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 64 << 10);
+      from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 128 << 10);
   tuning.chunk_bytes =
       std::max<std::uint64_t>((wanted + line - 1) / line * line, 4 * line * hellos.size());
   tuning.one_shot_bytes =
