@@ -36,7 +36,7 @@ def test_help_answers_within_20_ms(ljperf: Ljperf) -> None:
 
 
 def test_every_subcommand_has_help_with_an_example(ljperf: Ljperf) -> None:
-    for command in ("benchmark", "models", "completion"):
+    for command in ("benchmark", "comm", "models", "completion"):
         result = ljperf(command, "--help")
         assert result.returncode == 0
         assert "Example" in result.stdout
@@ -69,7 +69,8 @@ def test_version(ljperf: Ljperf) -> None:
         ((*MODEL, "--scale", "1/7"), ["1/7", "1/8"]),
         ((*MODEL, "--scale", "huge"), ["huge"]),
         ((*MODEL, "--scale", "full"), ["GiB"]),
-        ((*MODEL, "--with", "accl"), ["accl", "does not exist yet"]),
+        ((*MODEL, "--with", "recompute"), ["recompute", "does not exist yet"]),
+        ((*MODEL, "--with", "accl", "--without", "accl"), ["--with accl", "--without accl"]),
         ((*MODEL, "--set", "learning_rat=1"), ["learning_rat", "learning_rate"]),
         ((*MODEL, "--set", "learning_rate=fast"), ["learning_rate"]),
         ((*MODEL, "--set", "max_steps=3"), ["--steps"]),
@@ -125,6 +126,22 @@ def test_a_python_without_the_stack_is_named(ljperf: Ljperf, tmp_path: Path) -> 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "empty"], check=True)
     python = tmp_path / "empty" / "bin" / "python"
     refused(ljperf(*MODEL, "--python", python), str(python), "make set-up")
+
+
+def test_accl_is_switched_on_for_the_ranks_alone(ljperf: Ljperf) -> None:
+    def variables(*options: str, **environment: str) -> dict[str, str | None]:
+        document = json.loads(ljperf(*MODEL, "--dry-run", "--json", *options, **environment).stdout)
+        return {
+            name: document["environment"].get(name, "unchanged")
+            for name in ("LJTRAIN_ACCL", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+        }
+
+    on = {"LJTRAIN_ACCL": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    assert variables("--with", "accl") == on
+    assert variables(LJTRAIN_ACCL="1") == on
+    assert variables()["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    removed = variables("--without", "accl", LJTRAIN_ACCL="1")
+    assert removed == {"LJTRAIN_ACCL": None, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def test_dry_run_says_what_it_would_do_and_does_nothing(ljperf: Ljperf) -> None:

@@ -1,4 +1,5 @@
 // Every collective against a plain reference, with ranks as threads and as processes.
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -168,6 +169,22 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesOn,
                                "{}{}", entry.param.how == As::kThreads ? "Threads" : "Processes",
                                entry.param.ranks);
                          });
+
+// NCCL_ALGO chooses; what an algorithm cannot do, another does.
+TEST(Collectives, EveryAlgorithmByName) {
+  for (const char* name : {"Ring", "Tree", "Recursive", "Direct", "^Direct,Ring"}) {
+    ::setenv("NCCL_ALGO", name, 1);
+    for (const int ranks : {2, 3, 5}) {
+      testing::expect_no_failure(
+          testing::run_ranks(As::kProcesses, ranks, [](Communicator& communicator) {
+            for (const std::size_t count : {0UL, 1UL, 13UL, 1000UL, 40'001UL}) {
+              check_all(communicator, count, count % 2 == 1, count % 2);
+            }
+          }));
+    }
+    ::unsetenv("NCCL_ALGO");
+  }
+}
 
 // Shares that differ, zero among them, and lie apart.
 TEST(Collectives, UnevenParts) {

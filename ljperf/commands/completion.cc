@@ -27,6 +27,9 @@ Words collect(const CLI::App& app) {
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
     words.commands.push_back(sub->get_name());
     for (const CLI::Option* option : sub->get_options()) {
+      if (option->get_group().empty()) {
+        continue;  // not for people
+      }
       for (const std::string& name : option->get_lnames()) {
         words.options[sub->get_name()].push_back("--" + name);
       }

@@ -34,7 +34,7 @@ class Integration:
 
 
 INTEGRATIONS = (
-    Integration("accl", "LJTRAIN_ACCL", after=("torch.distributed",)),
+    Integration("accl", "LJTRAIN_ACCL", after=("torch.distributed",), module="ljtrain.accl"),
     Integration("compile", "LJTRAIN_COMPILE", after=("transformers.trainer",)),
     Integration("recompute", "CHECKPOINT_OPTIMIZATION", after=("transformers.trainer",)),
 )

@@ -9,6 +9,7 @@ leaves when one does. (Official ones are used elsewhere: TrainerCallback, the en
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,88 @@ class Patch:
     apply: Callable[..., None]
     # Upstream code that reads a name which no class declares, so that a rename is noticed there.
     read_by: str | None = None
+
+
+# ---- collectives: LJTRAIN_ACCL=1 ----
+
+# The class that stands for Gloo, while it does.
+STAND_IN: dict[str, type] = {}
+
+
+def _gloo_in_c10d(stand_in: type) -> None:
+    from torch.distributed import distributed_c10d
+
+    STAND_IN["gloo"] = stand_in
+    distributed_c10d.ProcessGroupGloo = stand_in
+
+
+def _gloo_in_distributed(stand_in: type) -> None:
+    import torch.distributed
+
+    STAND_IN["gloo"] = stand_in
+    torch.distributed.ProcessGroupGloo = stand_in
+
+
+GLOO_IN_C10D = Patch(
+    name="torch.distributed.distributed_c10d.ProcessGroupGloo",
+    reason=(
+        "register_backend takes new names only, and Trainer, DeepSpeed and accelerate ask for gloo "
+        "by name; this is the class that c10d makes for that name, in debug mode and when splitting "
+        "too, and asks isinstance of"
+    ),
+    checked_on=TORCH,
+    apply=_gloo_in_c10d,
+)
+
+GLOO_IN_DISTRIBUTED = Patch(
+    name="torch.distributed.ProcessGroupGloo",
+    reason="the same class by its public name, by which rpc makes its group",
+    checked_on=TORCH,
+    apply=_gloo_in_distributed,
+)
+
+
+class _UncountedPlugins(dict[str, Any]):
+    """Plugins of which `keys()` leaves out the backend accl."""
+
+    def keys(self) -> Any:
+        return [name for name in super().keys() if name != "ACCL"]
+
+
+def _uncounted_plugins() -> None:
+    from torch.distributed import distributed_c10d
+
+    if not isinstance(distributed_c10d.Backend._plugins, _UncountedPlugins):
+        distributed_c10d.Backend._plugins = _UncountedPlugins(distributed_c10d.Backend._plugins)
+
+
+UNCOUNTED_PLUGIN = Patch(
+    name="torch.distributed.distributed_c10d.Backend._plugins",
+    reason=(
+        "once any backend is registered, a group that asks for `cpu:gloo` gets no default backend, "
+        "and destroying it warns twice: c10d asks for the first key of this dictionary alone"
+    ),
+    checked_on=TORCH,
+    apply=_uncounted_plugins,
+)
+
+
+def _no_shared_memory_operator() -> None:
+    # Not by its dotted name: the package is still being imported when this runs.
+    module: Any = importlib.import_module("deepspeed.comm.torch")
+    module.build_shm_op = lambda: None
+
+
+DEEPSPEED_SHARED_MEMORY = Patch(
+    name="deepspeed.comm.torch.build_shm_op",
+    reason=(
+        "DeepSpeed compiles an all-reduce of its own on first use (a minute), which spins without a "
+        "timeout and leaves files in /dev/shm; without it DeepSpeed calls c10d, as on machines where "
+        "it cannot be built"
+    ),
+    checked_on=DEEPSPEED,
+    apply=_no_shared_memory_operator,
+)
 
 
 # ---- training at all ----
@@ -229,6 +312,10 @@ DEEPSPEED_STEP = _wrapped(
 )
 
 ALL = (
+    GLOO_IN_C10D,
+    GLOO_IN_DISTRIBUTED,
+    UNCOUNTED_PLUGIN,
+    DEEPSPEED_SHARED_MEMORY,
     FSDP2_ON_HOSTS,
     GROUP_TIMEOUT,
     NCCL_GROUP_TIMEOUT,

@@ -64,6 +64,16 @@ def _version(package: str) -> dict[str, Any]:
     return {"found": found, "tested": versions.TESTED[package], "ok": tested}
 
 
+def _accl() -> dict[str, Any]:
+    """The groups that ACCL has served, and those that it was asked for and left to Gloo."""
+    if "ljtrain.accl" not in sys.modules:
+        return {"groups": [], "left_to_gloo": []}
+    from ljtrain import accl
+
+    report: dict[str, Any] = accl.report()
+    return report
+
+
 def status() -> dict[str, Any]:
     """A JSON-able report; imports neither torch nor anything that depends on it."""
     autoload_why_not = _autoload_why_not()
@@ -76,6 +86,7 @@ def status() -> dict[str, Any]:
             "faults": list(autoload.faults),
         },
         "parts": {integration.part: _part(integration) for integration in INTEGRATIONS},
+        "accl": _accl(),
         "measuring_extension": _extension(),
         "versions": {package: _version(package) for package in versions.TESTED},
     }

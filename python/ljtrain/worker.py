@@ -47,6 +47,19 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
+def _require_parts() -> None:
+    """What was asked for must be active: a measurement of something else is worse than none."""
+    from ljtrain import autoload
+    from ljtrain.integrations import INTEGRATIONS
+    from ljtrain.status import status
+
+    for integration in INTEGRATIONS:
+        asked = integration.module is not None and integration.asked_for()
+        if asked and integration.part not in autoload.active:
+            why = autoload.faults or status()["parts"][integration.part]["why_not"]
+            raise BadInput(f"{integration.variable} is set, but not active: {why}.")
+
+
 def train(config: WorkerConfig, events: EventWriter) -> None:
     """Trains as configured, emitting events; returns when the last step is done."""
     events.phase("import")
@@ -69,6 +82,7 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
 
     from ljtrain import gemm_peak, measure, patches, worker_data, worker_extensions, worker_model
 
+    _require_parts()
     meter = measure.Meter(config, events, device)
     if config.engine == "deepspeed":
         events.phase("operator")

@@ -38,6 +38,10 @@ def build_shared_memory_operator() -> None:
     """Builds or loads the operator that DeepSpeed would build anyway; on any doubt leaves it to
     DeepSpeed.
     """
+    from ljtrain import autoload
+
+    if "accl" in autoload.active:
+        return  # DeepSpeed will not ask for it: see patches.DEEPSPEED_SHARED_MEMORY
     from deepspeed.accelerator import get_accelerator
     from deepspeed.ops import __compatible_ops__
 

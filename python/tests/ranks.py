@@ -91,6 +91,20 @@ def worker_config(folder: Path, **changes: Any) -> dict[str, Any]:
     return config | changes
 
 
+def install_entry_point(folder: Path) -> Path:
+    """Makes it a folder for PYTHONPATH that looks like ljtrain installed: package and entry
+    point.
+    """
+    (folder / "ljtrain").symlink_to(PACKAGE_ROOT / "ljtrain")
+    metadata = folder / "ljtrain-0.0.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ljtrain\nVersion: 0.0.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[torch.backends]\nljtrain = ljtrain.autoload:load\n"
+    )
+    return folder
+
+
 def launch(
     config: dict[str, Any],
     ranks: int,
@@ -111,6 +125,7 @@ def launch(
         read_end, write_end = os.pipe()
         rank_environment = {
             **os.environ,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             **environment,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -120,7 +135,6 @@ def launch(
             "MASTER_PORT": port,
             "OMP_NUM_THREADS": "1",
             "LJTRAIN_EVENT_FD": str(write_end),
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "PYTHONPATH": os.pathsep.join(part for part in python_path if part),
         }
         with (folder / f"rank{rank}.log").open("w") as log:

@@ -10,23 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import PACKAGE_ROOT
+from ranks import PACKAGE_ROOT, install_entry_point
 
 LIMIT_MS = 5.0
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH that looks like ljtrain installed: package and entry point."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "ljtrain").symlink_to(PACKAGE_ROOT / "ljtrain")
-    metadata = folder / "ljtrain-0.0.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ljtrain\nVersion: 0.0.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[torch.backends]\nljtrain = ljtrain.autoload:load\n"
-    )
-    return folder
+    return install_entry_point(tmp_path_factory.mktemp("site"))
 
 
 def run(code: str, *path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -100,8 +91,7 @@ def test_a_fault_does_not_break_import_torch(installed: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "part"),
-    [("LJTRAIN_ACCL", "1", "accl"), ("CHECKPOINT_OPTIMIZATION", "true", "recompute")],
+    ("variable", "value", "part"), [("CHECKPOINT_OPTIMIZATION", "true", "recompute")]
 )
 def test_a_missing_part_is_named_once_on_rank_0(
     installed: Path, variable: str, value: str, part: str
@@ -117,6 +107,35 @@ def test_a_missing_part_is_named_once_on_rank_0(
     }
     _, said = status(installed, **{variable: value, "RANK": "1"})
     assert "ljtrain:" not in said
+
+
+def test_accl_is_active_as_soon_as_torch_is_imported(installed: Path) -> None:
+    code = (
+        "import torch, sys; from torch import distributed as dist\n"
+        "dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.all_reduce(torch.ones(1))"
+    )
+    report, said = status(installed, code=code, LJTRAIN_ACCL="1")
+    assert report["parts"]["accl"] == {"asked_for": True, "active": True, "why_not": None}
+    (group,) = report["accl"]["groups"]
+    assert group["operations"] == {"all_reduce": 1}
+    assert report["accl"]["left_to_gloo"] == []
+    assert said.count("ljtrain:") == 1
+    report, said = status(installed, code=code)
+    assert report["parts"]["accl"]["why_not"] == "LJTRAIN_ACCL is not set"
+    assert report["accl"] == {"groups": [], "left_to_gloo": []}
+
+
+def test_accl_that_cannot_be_loaded_says_so_where_a_group_is_made(installed: Path) -> None:
+    """A PyTorch of another version: training must not go on with something else silently."""
+    code = (
+        "import torch; torch.__version__ = '2.99.0'\n"
+        "from torch import distributed as dist\n"
+        "dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)"
+    )
+    done = run(code, installed, LJTRAIN_ACCL="1")
+    assert done.returncode != 0
+    assert "was built for PyTorch 2.13" in done.stderr.splitlines()[-1]
 
 
 def test_an_untested_version_is_named_when_a_part_is_asked_for(

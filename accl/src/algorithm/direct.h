@@ -21,13 +21,8 @@ namespace ljtrain::accl::direct {
 bool is_one_step(const Collective& collective, int ranks, std::size_t limit_bytes);
 void one_step(Session& session);
 
-void all_reduce(Session& session);
-void reduce(Session& session);
-void broadcast(Session& session);
-void all_gather(Session& session);
-void gather(Session& session);
-void reduce_scatter(Session& session);
-void scatter(Session& session);
+// Any collective but all_to_all.
+void staged(Session& session);
 // Small shares in one step, large ones staged: each rank announces how much it has for whom.
 // `try_pull` may do it all once that is known.
 void all_to_all(Session& session, const std::function<bool()>& try_pull);

@@ -9,6 +9,9 @@
 namespace ljtrain::accl::direct {
 namespace {
 
+// Ranks that need no memory from the heap.
+constexpr int kFew = 64;
+
 std::size_t largest_share(std::span<const Part> parts, std::size_t count) {
   for (const Part& part : parts) {
     count = std::max(count, part.count);
@@ -84,7 +87,7 @@ std::size_t block_offset(const Buffers& buffers) {
 
 void reduce_payloads(Session& session, std::span<std::byte* const> payloads, std::size_t offset) {
   const Collective& call = session.collective();
-  std::array<const void*, 64> few{};
+  std::array<const void*, kFew> few;
   std::vector<const void*> many;
   const auto ranks = static_cast<std::size_t>(session.ranks());
   std::span<const void*> sources(few);
@@ -182,8 +185,8 @@ void one_step(Session& session) {
   }
   session.enter();
   session.meet_all();
-  std::array<std::byte*, 64> few{};
-  std::vector<std::byte*> many(ranks > 64 ? static_cast<std::size_t>(ranks) : 0);
+  std::array<std::byte*, kFew> few;
+  std::vector<std::byte*> many(ranks > kFew ? static_cast<std::size_t>(ranks) : 0);
   const std::span<std::byte*> payloads =
       many.empty() ? std::span(few).first(static_cast<std::size_t>(ranks)) : std::span(many);
   for (int peer = 0; peer < ranks; ++peer) {

@@ -42,7 +42,7 @@ std::uint32_t hash_of(const Descriptor& descriptor) {
 
 Session::Session(const shared_memory::Segment& segment, Waiting& waiting, int rank, int ranks,
                  std::uint32_t& chunks_before, const Collective& collective,
-                 const Descriptor& descriptor, Clock::time_point deadline)
+                 const Descriptor& descriptor, std::chrono::nanoseconds timeout)
     : segment_(segment),
       waiting_(waiting),
       rank_(rank),
@@ -53,7 +53,7 @@ Session::Session(const shared_memory::Segment& segment, Waiting& waiting, int ra
       sequence_(static_cast<std::uint32_t>(descriptor.sequence)),
       hash_(hash_of(descriptor)),
       chunk_bytes_(segment.header().tuning.chunk_bytes),
-      context_{.deadline = deadline, .on_deadline = [this] { return late(); }} {}
+      context_(timeout, [this] { return late(); }) {}
 
 std::byte* Session::one_shot_area(int owner) const {
   return segment_.stage(owner) + (sequence_ % 2) * kOneShotArea;

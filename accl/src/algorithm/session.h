@@ -32,7 +32,7 @@ class Session {
  public:
   Session(const shared_memory::Segment& segment, Waiting& waiting, int rank, int ranks,
           std::uint32_t& chunks_before, const Collective& collective,
-          const shared_memory::Descriptor& descriptor, Clock::time_point deadline);
+          const shared_memory::Descriptor& descriptor, std::chrono::nanoseconds timeout);
 
   // Announces the collective, with what lies in inline_payload() and one_shot_area(). A second call
   // does nothing.

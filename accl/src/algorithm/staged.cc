@@ -3,6 +3,7 @@
 
 #include "algorithm/buffers.h"
 #include "algorithm/direct.h"
+#include "algorithm/exchange.h"
 #include "reduction/reduction.h"
 
 namespace ljtrain::accl::direct {
@@ -166,11 +167,6 @@ void two_step(Session& session) {
   session.finish(chunks);
 }
 
-}  // namespace
-
-void all_reduce(Session& session) { two_step(session); }
-void reduce(Session& session) { two_step(session); }
-
 void broadcast(Session& session) {
   session.enter();
   const Collective& call = session.collective();
@@ -315,12 +311,10 @@ void reduce_scatter(Session& session) {
       });
 }
 
-namespace {
+}  // namespace
 
-// all_to_all and scatter: `counts(giver, taker)` in elements.
-template <typename Counts>
 void exchange(Session& session, bool gives, std::span<const int> givers, std::size_t longest,
-              Counts counts) {
+              const std::function<std::size_t(int, int)>& count) {
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
   const int rank = session.rank();
@@ -334,14 +328,14 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
       session, chunks_of(longest * element, share), gives, givers,
       [&](std::size_t chunk) {
         for (const int peer : peers) {
-          const Slice slice = slice_of(counts(rank, peer) * element, chunk, share);
+          const Slice slice = slice_of(count(rank, peer) * element, chunk, share);
           std::memcpy(session.slot(rank, chunk) + static_cast<std::size_t>(peer) * share,
                       buffers.send(peer) + slice.offset, slice.bytes);
         }
       },
       [&](std::size_t chunk) {
         for (const int giver : givers) {
-          const Slice slice = slice_of(counts(giver, rank) * element, chunk, share);
+          const Slice slice = slice_of(count(giver, rank) * element, chunk, share);
           std::byte* to = scatters ? buffers.recv() : buffers.recv(giver);
           reduction::copy(to + slice.offset,
                           session.slot(giver, chunk) + static_cast<std::size_t>(rank) * share,
@@ -350,100 +344,7 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
       });
 }
 
-}  // namespace
-
-// Each rank announces a row of counts; where its data is small, the data follows the row and is
-// taken from there.
-void all_to_all(Session& session, const std::function<bool()>& try_pull) {
-  const Collective& call = session.collective();
-  const Buffers buffers(call, session.rank());
-  const int rank = session.rank();
-  const auto ranks = static_cast<std::size_t>(session.ranks());
-  const std::size_t element = buffers.element();
-  // What a rank sends to each, then what it expects from each.
-  const std::size_t row_bytes = 2 * ranks * sizeof(std::uint64_t);
-  const std::size_t limit =
-      std::min<std::size_t>(session.tuning().one_shot_bytes, kOneShotArea - row_bytes);
-  const auto row_of = [&](int owner) {
-    return reinterpret_cast<std::uint64_t*>(session.one_shot_area(owner));
-  };
-  const auto total_of = [&](int owner) {
-    std::size_t sum = 0;
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-      sum += row_of(owner)[peer] * element;
-    }
-    return sum;
-  };
-  for (std::size_t peer = 0; peer < ranks; ++peer) {
-    row_of(rank)[peer] = buffers.send_count(static_cast<int>(peer));
-    row_of(rank)[ranks + peer] = buffers.recv_count(static_cast<int>(peer));
-  }
-  if (total_of(rank) <= limit) {
-    std::byte* to = session.one_shot_area(rank) + row_bytes;
-    for (int peer = 0; peer < session.ranks(); ++peer) {
-      const std::size_t bytes = buffers.send_count(peer) * element;
-      if (bytes > 0) {
-        std::memcpy(to, buffers.send(peer), bytes);
-      }
-      to += bytes;
-    }
-  }
-  session.enter();
-  session.meet_all();
-
-  std::size_t longest = 0;
-  std::vector<int> large;
-  for (int giver = 0; giver < session.ranks(); ++giver) {
-    for (std::size_t taker = 0; taker < ranks; ++taker) {
-      const std::uint64_t sent = row_of(giver)[taker];
-      const std::uint64_t expected =
-          row_of(static_cast<int>(taker))[ranks + static_cast<std::size_t>(giver)];
-      if (sent != expected) {
-        throw session.waiting().break_communicator(
-            Error(ErrorCode::kInvalidUsage,
-                  fmt::format("all_to_all: rank {} sends {} elements to rank {}, which expects {}",
-                              giver, sent, taker, expected),
-                  {giver, static_cast<int>(taker)}));
-      }
-    }
-    if (total_of(giver) > limit) {
-      for (std::size_t peer = 0; peer < ranks; ++peer) {
-        longest = std::max<std::size_t>(longest,
-                                        static_cast<int>(peer) == giver ? 0 : row_of(giver)[peer]);
-      }
-      if (giver != rank) {
-        large.push_back(giver);
-      }
-    }
-  }
-  if (longest > 0 && try_pull()) {
-    return;
-  }
-  for (int giver = 0; giver < session.ranks(); ++giver) {
-    const std::size_t bytes = buffers.recv_count(giver) * element;
-    const bool is_small = total_of(giver) <= limit;
-    if (bytes == 0 || (!is_small && giver != rank)) {
-      continue;
-    }
-    const std::byte* from = buffers.send(rank);
-    if (giver != rank) {
-      from = session.one_shot_area(giver) + row_bytes;
-      for (int peer = 0; peer < rank; ++peer) {
-        from += row_of(giver)[static_cast<std::size_t>(peer)] * element;
-      }
-    }
-    if (from != buffers.recv(giver)) {
-      std::memcpy(buffers.recv(giver), from, bytes);
-    }
-  }
-  if (longest == 0) {
-    return;
-  }
-  std::ranges::rotate(large, std::ranges::find_if(large, [&](int giver) { return giver > rank; }));
-  exchange(session, total_of(rank) > limit, large, longest, [&](int giver, int taker) {
-    return static_cast<std::size_t>(row_of(giver)[static_cast<std::size_t>(taker)]);
-  });
-}
+namespace {
 
 void scatter(Session& session) {
   session.enter();
@@ -456,6 +357,34 @@ void scatter(Session& session) {
   const int givers[] = {call.root};
   exchange(session, is_root, is_root ? std::span<const int>() : std::span<const int>(givers),
            call.count, [&](int, int) { return call.count; });
+}
+
+}  // namespace
+
+void staged(Session& session) {
+  switch (session.collective().kind) {
+    case OperationKind::kAllReduce:
+    case OperationKind::kReduce:
+      two_step(session);
+      break;
+    case OperationKind::kBroadcast:
+      broadcast(session);
+      break;
+    case OperationKind::kAllGather:
+      all_gather(session);
+      break;
+    case OperationKind::kReduceScatter:
+      reduce_scatter(session);
+      break;
+    case OperationKind::kGather:
+      gather(session);
+      break;
+    case OperationKind::kScatter:
+      scatter(session);
+      break;
+    default:
+      break;
+  }
 }
 
 }  // namespace ljtrain::accl::direct

@@ -12,12 +12,18 @@
 
 #include "algorithm/direct.h"
 #include "algorithm/pull.h"
+#include "algorithm/recursive.h"
+#include "algorithm/ring.h"
 #include "algorithm/session.h"
+#include "algorithm/tree.h"
 #include "bootstrap/bootstrap.h"
 #include "communicator/allocation.h"
 #include "communicator/arguments.h"
+#include "communicator/messages.h"
 #include "communicator/waiting.h"
 #include "reduction/reduction.h"
+#include "trace/log.h"
+#include "transport/shared_memory/channel.h"
 #include "tuner/tuner.h"
 
 namespace ljtrain::accl {
@@ -27,6 +33,9 @@ using shared_memory::RankState;
 using shared_memory::Segment;
 
 constexpr std::chrono::seconds kDefaultTimeout{1800};
+constexpr int kCollectiveLane = 0;
+constexpr int kMessageLane = 1;
+constexpr std::size_t kChannelBytes = 512 << 10;
 
 // Counts forks on the child's side: a communicator is of no use in a child, which shares it with
 // its parent.
@@ -54,6 +63,11 @@ bool is_set(const char* name) {
   return text != nullptr && std::strcmp(text, "0") != 0 && *text != '\0';
 }
 
+double widening(DataType type) {
+  return static_cast<double>(size_of(reduction::accumulator_type(type))) /
+         static_cast<double>(size_of(type));
+}
+
 // Two descriptors fewer matter with thousands of groups, and the mapping keeps the memory.
 Segment without_descriptor(Segment segment) {
   segment.close_memory_fd();
@@ -71,6 +85,9 @@ class CommunicatorState {
       : segment(without_descriptor(std::move(memory))),
         waiting(segment, own_rank, all),
         pull(segment, own_rank, all),
+        collective_streams(segment, waiting, own_rank, kCollectiveLane),
+        message_streams(segment, waiting, own_rank, kMessageLane),
+        messages(message_streams, waiting, own_rank, all, timeout),
         rank(own_rank),
         ranks(all),
         name(std::move(own_name)),
@@ -79,12 +96,16 @@ class CommunicatorState {
 
   void run(const Collective& collective);
   void run_alone(const Collective& collective) const;
+  void execute(Session& session, bool is_uneven);
   void check_usable();
   std::string describe_current() const;
 
   Segment segment;
   Waiting waiting;
   Pull pull;
+  shared_memory::ChannelTransport collective_streams;
+  shared_memory::ChannelTransport message_streams;
+  Messages messages;
   const int rank;
   const int ranks;
   const std::string name;
@@ -145,11 +166,16 @@ void CommunicatorState::run(const Collective& call) {
   ++sequence_;
   const auto descriptor = make_descriptor(call, rank, ranks, sequence_);
   Session session(segment, waiting, rank, ranks, chunks_, call, descriptor,
-                  after(call.timeout.value_or(default_timeout)));
+                  call.timeout.value_or(default_timeout));
+  execute(session, descriptor.shares != 0);
+  segment.control(rank).completed.store(static_cast<std::uint32_t>(sequence_),
+                                        std::memory_order_release);
+}
+
+void CommunicatorState::execute(Session& session, bool is_uneven) {
+  const Collective& call = session.collective();
   const auto& tuning = segment.header().tuning;
-  const std::size_t element = size_of(call.type);
-  // What all ranks agree on: uneven shares are told apart by `shares`, which fits no small payload.
-  const std::size_t bytes = call.count * element;
+  const std::size_t bytes = call.count * size_of(call.type);
   const auto try_pull = [&] {
     session.enter();
     session.meet_all();
@@ -157,37 +183,43 @@ void CommunicatorState::run(const Collective& call) {
   };
   if (call.kind == OperationKind::kAllToAll) {
     direct::all_to_all(session, try_pull);
-  } else if (direct::is_one_step(call, ranks, tuning.one_shot_bytes)) {
+    return;
+  }
+  // With uneven shares `bytes` differs between ranks, who must choose alike.
+  const auto algorithm = is_uneven
+                             ? tuner::Algorithm::kStaged
+                             : tuner::choose(tuning, call.kind, bytes, ranks, widening(call.type));
+  if (direct::is_one_step(call, ranks, tuning.one_shot_bytes) &&
+      (is_uneven || algorithm == tuner::Algorithm::kOneStep)) {
     direct::one_step(session);
-  } else if (!try_pull()) {
-    switch (call.kind) {
-      case OperationKind::kAllReduce:
-        direct::all_reduce(session);
+  } else if (algorithm == tuner::Algorithm::kOneStep || algorithm == tuner::Algorithm::kStaged) {
+    if (!try_pull()) {
+      direct::staged(session);
+    }
+  } else {
+    session.enter();
+    session.meet_all();
+    const algorithm::StreamContext streams{.rank = rank,
+                                           .ranks = ranks,
+                                           .transport = collective_streams,
+                                           .waiting = waiting,
+                                           .wait = session.wait_context(),
+                                           .chunk_bytes = tuning.chunk_bytes};
+    switch (algorithm) {
+      case tuner::Algorithm::kRing:
+        algorithm::ring(streams, call);
         break;
-      case OperationKind::kReduce:
-        direct::reduce(session);
+      case tuner::Algorithm::kTree:
+        algorithm::tree(streams, call);
         break;
-      case OperationKind::kBroadcast:
-        direct::broadcast(session);
-        break;
-      case OperationKind::kAllGather:
-        direct::all_gather(session);
-        break;
-      case OperationKind::kReduceScatter:
-        direct::reduce_scatter(session);
-        break;
-      case OperationKind::kGather:
-        direct::gather(session);
-        break;
-      case OperationKind::kScatter:
-        direct::scatter(session);
+      case tuner::Algorithm::kRecursiveDoubling:
+        algorithm::recursive_doubling(streams, call);
         break;
       default:
+        algorithm::halving_doubling(streams, call);
         break;
     }
   }
-  segment.control(rank).completed.store(static_cast<std::uint32_t>(sequence_),
-                                        std::memory_order_release);
 }
 
 std::string CommunicatorState::describe_current() const {
@@ -221,8 +253,15 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
       [](const std::vector<bootstrap::Hello>& hellos) { return tuner::choose(hellos); },
       [](const shared_memory::Tuning& tuning) {
         return bootstrap::Sizes{.stage_bytes = stage_bytes_for(tuning.chunk_bytes),
-                                .channel_bytes = 512 << 10};
+                                .channel_bytes = kChannelBytes};
       });
+  trace::info(
+      trace::kInit, rank,
+      "ACCL communicator of {} ranks on {} cores{}: shared memory, chunks of {} bytes, {}{}", size,
+      segment.header().tuning.cores,
+      segment.header().tuning.oversubscribed != 0 ? " (more ranks than cores: waiting yields)" : "",
+      segment.header().tuning.chunk_bytes, reduction::instruction_set(),
+      segment.header().tuning.deterministic != 0 ? ", deterministic" : "");
   std::string name = options.name;
   for (std::size_t i = 0; i < 4 && options.name.empty(); ++i) {
     name += fmt::format("{:02x}", static_cast<unsigned char>(id.bytes[i]));
@@ -263,6 +302,20 @@ std::optional<Error> Communicator::async_error() {
   return std::nullopt;
 }
 
+MessageHandle Communicator::post(const Message& message) {
+  state_->check_usable();
+  return state_->messages.post(message);
+}
+bool Communicator::progress() { return state_->messages.progress(); }
+void Communicator::wait(std::span<const MessageHandle> messages) {
+  state_->messages.wait(messages);
+}
+void Communicator::wait_for_progress(std::chrono::nanoseconds at_most) {
+  state_->messages.wait_for_progress(at_most);
+}
+void Communicator::interrupt_wait() noexcept { state_->messages.interrupt_wait(); }
+std::size_t Communicator::messages_pending() const { return state_->messages.pending(); }
+
 void* Communicator::allocate(std::size_t bytes) { return allocation::allocate(bytes); }
 bool Communicator::deallocate(void* memory) noexcept { return allocation::deallocate(memory); }
 bool Communicator::is_shared(const void* memory, std::size_t bytes) noexcept {
@@ -270,5 +323,29 @@ bool Communicator::is_shared(const void* memory, std::size_t bytes) noexcept {
 }
 
 std::string Communicator::current_operation() const { return state_->describe_current(); }
+
+std::string Communicator::explain(OperationKind kind, DataType type, std::size_t bytes) const {
+  const auto& tuning = state_->segment.header().tuning;
+  std::string text = fmt::format(
+      "topology: {} ranks on {} cores of one host{}; shared memory, chunks of {} KiB, {}\n"
+      "measured: hand-over {:.2f} us, copy {:.1f} GB/s cached and {:.1f} GB/s beyond, reduce "
+      "{:.1f} "
+      "GB/s, process_vm_readv {}\n",
+      state_->ranks, tuning.cores, state_->pull.is_one_process() ? ", threads of one process" : "",
+      tuning.chunk_bytes >> 10, reduction::instruction_set(), tuning.hand_over_s * 1e6,
+      1e-9 / tuning.copy_s_per_byte, 1e-9 / tuning.memory_copy_s_per_byte,
+      1e-9 / tuning.reduce_s_per_byte,
+      tuning.process_read_s_per_byte > 0
+          ? fmt::format("{:.1f} GB/s", 1e-9 / tuning.process_read_s_per_byte)
+          : std::string("not allowed"));
+  text += fmt::format("{} of {} bytes:", name_of(kind), bytes);
+  for (const auto& candidate :
+       tuner::candidates(tuning, kind, bytes, state_->ranks, widening(type))) {
+    text +=
+        fmt::format(" {} {:.1f} us;", tuner::name_of(candidate.algorithm), candidate.seconds * 1e6);
+  }
+  text.back() = '\n';
+  return text;
+}
 
 }  // namespace ljtrain::accl

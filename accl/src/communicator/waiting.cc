@@ -119,7 +119,15 @@ void Waiting::check() {
 
 void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target,
                           const WaitContext& context) {
+  // A hand-over under way takes no longer than this; the clock would.
+  for (int i = 0; i < kSpinsPerLook && !impl_->oversubscribed; ++i) {
+    if (reached(word, target)) {
+      return;
+    }
+    pause();
+  }
   const auto started = Clock::now();
+  static_cast<void>(context.deadline());
   const std::chrono::nanoseconds budget(impl_->spin_ns.load(std::memory_order_relaxed));
   if (!impl_->oversubscribed) {
     for (;;) {
@@ -159,8 +167,8 @@ void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint
     }
     check();
     const auto now = Clock::now();
-    if (now >= context.deadline) {
-      throw break_communicator(context.on_deadline());
+    if (now >= context.deadline()) {
+      throw break_communicator(context.late());
     }
     if (now - looked >= kLookAround) {
       looked = now;
@@ -169,7 +177,8 @@ void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint
         throw break_communicator(Error(ErrorCode::kRemote, *why, {owner}));
       }
     }
-    futex_wait(word, seen, std::min<std::chrono::nanoseconds>(kLookAround, context.deadline - now));
+    futex_wait(word, seen,
+               std::min<std::chrono::nanoseconds>(kLookAround, context.deadline() - now));
   }
   // Would a longer spin have saved the sleep? Then spin longer next time; else spin less.
   const auto waited = Clock::now() - started;
@@ -213,7 +222,7 @@ void Waiting::until_rung(std::uint32_t seen, Clock::time_point deadline) {
 void Waiting::ring(int peer) {
   RankControl& control = impl_->segment.control(peer);
   control.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  if (control.doorbell_sleeper.load(std::memory_order_relaxed) != 0) {
+  if (control.doorbell_sleeper.load(std::memory_order_seq_cst) != 0) {
     futex_wake_all(control.doorbell);
   }
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/shared_memory/segment.h"
@@ -29,16 +30,32 @@ inline void publish(shared_memory::RankControl& mine, std::atomic<std::uint32_t>
                     std::uint32_t value) {
   // One locked store orders it before the look at the sleepers (see Waiting::until_reached).
   word.exchange(value, std::memory_order_seq_cst);
-  if (mine.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  if (mine.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
     futex_wake_all(word);
   }
 }
 
-// What a waiting rank says when its time is up.
-struct WaitContext {
-  Clock::time_point deadline = Clock::time_point::max();
-  // Builds the error when the deadline passes. Called at most once.
-  std::function<Error()> on_deadline;
+// When a waiting rank gives up, and what it says then. The clock is read when a wait turns out to
+// be slow: most never are.
+class WaitContext {
+ public:
+  WaitContext(std::chrono::nanoseconds timeout, std::function<Error()> on_deadline)
+      : timeout_(timeout), on_deadline_(std::move(on_deadline)) {}
+  // The same at every call.
+  Clock::time_point deadline() const {
+    if (deadline_ == Clock::time_point()) {
+      const auto now = Clock::now();
+      deadline_ =
+          timeout_ > Clock::time_point::max() - now ? Clock::time_point::max() : now + timeout_;
+    }
+    return deadline_;
+  }
+  Error late() const { return on_deadline_(); }
+
+ private:
+  std::chrono::nanoseconds timeout_;
+  std::function<Error()> on_deadline_;
+  mutable Clock::time_point deadline_{};
 };
 
 class Waiting {

@@ -42,6 +42,7 @@ void widen(void* accumulator, const void* source, std::size_t count, DataType ty
            const Scale& scale);
 // accumulator[i] = accumulator[i] op other[i], both of accumulator_type(type). kAvg and kPremulSum
 // add.
+// Gives the same bits when the two are exchanged: recursive doubling relies on it.
 void combine(void* accumulator, const void* other, std::size_t count, DataType type, ReduceOp op);
 // destination[i] = round(accumulator[i]) (divided by average_over, for kAvg). In place is allowed
 // where the types are equal.

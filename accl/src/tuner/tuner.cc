@@ -42,11 +42,14 @@ std::uint32_t bits_of(std::string_view name) {
 double log2_ceil(int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); }
 
 // Predicted seconds. A hand-over `h` is what it costs until one rank sees what another has done;
-// `c` copies a byte through the stages or channels, `r` reads and adds a byte.
+// looking at a further rank that has done its part costs a cache line `l`. `c` copies a byte
+// through the stages or channels, `r` reads and adds one.
 double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, double bytes,
                int ranks, double widening) {
   const double n = ranks;
   const double h = tuning.hand_over_s;
+  const double l = tuning.line_s;
+  const double all = h + (n - 1) * l;
   const double c = tuning.copy_s_per_byte;
   const double r = tuning.reduce_s_per_byte;
   const double log_n = log2_ceil(ranks);
@@ -62,24 +65,25 @@ double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, do
   };
   switch (algorithm) {
     case Algorithm::kOneStep:
-      return n * h + bytes * c + (reduces ? n * bytes * r : volume * c);
+      return all + bytes * c + (reduces ? n * bytes * r : volume * c);
     case Algorithm::kStaged:
       if (kind == OperationKind::kAllReduce || kind == OperationKind::kReduce) {
-        return 2 * n * h * chunks(bytes) + bytes * (2 * c * (n - 1) / n + r);
+        return all * (1 + 2 * chunks(bytes)) + bytes * (2 * c * (n - 1) / n + r);
       }
-      return n * h * chunks(bytes) + volume * c + (reduces ? volume * r : volume * c);
+      return all * (1 + chunks(bytes)) + volume * c + (reduces ? volume * r : volume * c);
     case Algorithm::kRing: {
       const double steps = kind == OperationKind::kAllReduce ? 2 * (n - 1) : n - 1;
       const double share = spreads ? bytes : bytes / n;
-      return steps * (h + share * widening * (2 * c + (reduces ? r : 0)));
+      return all + steps * (h + l + share * widening * (2 * c + (reduces ? r : 0)));
     }
     case Algorithm::kTree:
-      return (kind == OperationKind::kAllReduce ? 2 : 1) *
-             (log_n * h + bytes * widening * (2 * c + (reduces ? r : 0)) * std::min(log_n, 2.0));
+      return all + (kind == OperationKind::kAllReduce ? 2 : 1) *
+                       (log_n * (h + l) +
+                        bytes * widening * (2 * c + (reduces ? r : 0)) * std::min(log_n, 2.0));
     case Algorithm::kRecursiveDoubling:
-      return log_n * (h + bytes * widening * (2 * c + r));
+      return all + log_n * (h + l + bytes * widening * (2 * c + r));
     case Algorithm::kHalvingDoubling:
-      return 2 * log_n * h + 2 * bytes * widening * (n - 1) / n * (2 * c + r / 2);
+      return all + 2 * log_n * (h + l) + 2 * bytes * widening * (n - 1) / n * (2 * c + r / 2);
   }
   return 0;
 }
@@ -147,7 +151,11 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   tuning.cores = static_cast<std::uint32_t>(CPU_COUNT(&cores));
   tuning.oversubscribed = hellos.size() > tuning.cores ? 1 : 0;
   const Machine& measured = machine();
-  tuning.hand_over_s = tuning.oversubscribed != 0 ? measured.switch_s : measured.hand_over_s;
+  tuning.line_s = measured.hand_over_s;
+  // With more ranks than cores everybody has to have had a turn.
+  const double turns = std::ceil(static_cast<double>(hellos.size()) / std::max(1U, tuning.cores));
+  tuning.hand_over_s =
+      tuning.oversubscribed != 0 ? turns * measured.switch_s : measured.hand_over_s;
   tuning.copy_s_per_byte = measured.copy_s_per_byte;
   tuning.memory_copy_s_per_byte = measured.memory_copy_s_per_byte;
   tuning.reduce_s_per_byte = measured.reduce_s_per_byte;
@@ -156,8 +164,12 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
   };
-  tuning.chunk_bytes =
+  // Every rank's share of a chunk is some cache lines long.
+  const std::uint64_t line = shared_memory::kCacheLine;
+  const std::uint64_t wanted =
       from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 64 << 10);
+  tuning.chunk_bytes =
+      std::max<std::uint64_t>((wanted + line - 1) / line * line, 4 * line * hellos.size());
   tuning.one_shot_bytes =
       std::min<std::uint64_t>(from_environment("ACCL_ONE_STEP_BYTES", 16 << 10), kOneShotArea);
   tuning.streaming_bytes = from_environment("ACCL_STREAMING_BYTES", 4 << 20);

@@ -1,10 +1,33 @@
 #include "base_stack.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include "base/errors.h"
 
 namespace ljtrain::ljperf {
+namespace {
+
+constexpr const char* kAcclVariable = "LJTRAIN_ACCL";
+
+// As ljtrain.integrations reads it.
+bool is_yes(std::string value) {
+  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value == "1" || value == "true" || value == "yes" || value == "on";
+}
+
+bool holds(const std::vector<std::string>& parts, std::string_view part) {
+  return std::ranges::find(parts, part) != parts.end();
+}
+
+}  // namespace
+
+bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment& environment) {
+  auto found = environment.find(kAcclVariable);
+  return holds(options.with, "accl") ||
+         (found != environment.end() && is_yes(found->second) && !holds(options.without, "accl"));
+}
 
 std::map<std::string, std::optional<std::string>> base_stack_variables(
     const BenchmarkPlan& plan, const base::Environment& environment,
@@ -27,12 +50,17 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
     notes.push_back(fmt::format("OMP_NUM_THREADS={} is replaced by the {} of a rank's cores",
                                 wanted_threads, threads));
   }
-  for (const char* ours : {"LJTRAIN_ACCL", "CHECKPOINT_OPTIMIZATION"}) {
-    if (environment.contains(ours)) {
-      variables[ours] = std::nullopt;
-      notes.push_back(
-          fmt::format("{} is set, but this release holds the base stack only: no effect", ours));
-    }
+  if (plan.accl) {
+    variables[kAcclVariable] = "1";
+    variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1";  // what puts ACCL behind the name gloo
+  } else if (environment.contains(kAcclVariable)) {
+    variables[kAcclVariable] = std::nullopt;
+  }
+  // Autoload must not bring in more than was asked for.
+  if (environment.contains("CHECKPOINT_OPTIMIZATION")) {
+    variables["CHECKPOINT_OPTIMIZATION"] = std::nullopt;
+    notes.push_back(
+        "CHECKPOINT_OPTIMIZATION is set, but this release has no recompute planning: no effect");
   }
   // accelerate takes its whole configuration from such variables, past the TrainingArguments:
   // another engine, another precision, compilation.

@@ -1,5 +1,5 @@
-// The environment that makes the ranks the base stack: stock packages, autoload off, bound ranks,
-// glibc's malloc.
+// The environment that makes the ranks the base stack (stock packages, autoload off, bound ranks,
+// glibc's malloc), and the parts of ljtrain that were asked for on top of it.
 #pragma once
 
 #include <map>
@@ -11,6 +11,10 @@
 #include "benchmark/plan.h"
 
 namespace ljtrain::ljperf {
+
+// Whether the ranks' collectives are ACCL's: --with accl, or LJTRAIN_ACCL in `environment` and no
+// --without accl.
+bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment& environment);
 
 // What differs from `environment` for the ranks: a value to set, or nullopt to remove. Adds to
 // `notes` what a reader of the results should know about the user's own variables.

@@ -63,11 +63,16 @@ void check_parts(const BenchmarkOptions& options) {
       }
     }
   }
-  if (!options.with.empty()) {
-    throw base::user_error(
-        "--with {}: this release holds the base stack only, the part does not exist yet; leave it "
-        "out",
-        fmt::join(options.with, ","));
+  for (const std::string& part : options.with) {
+    if (std::find(options.without.begin(), options.without.end(), part) != options.without.end()) {
+      throw base::user_error("--with {} and --without {}: give one of them", part, part);
+    }
+    if (part != "accl") {
+      throw base::user_error(
+          "--with {}: this release holds the base stack and accl only, the part does not exist "
+          "yet; leave it out",
+          part);
+    }
   }
 }
 

@@ -260,6 +260,7 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         "train on the host by hiding the GPUs with CUDA_VISIBLE_DEVICES=",
         plan.python.string());
   }
+  plan.accl = is_accl_asked_for(options, base::current_environment());
   plan.base_stack = base_stack_variables(plan, base::current_environment(), plan.notes);
   return plan;
 }

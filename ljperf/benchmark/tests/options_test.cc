@@ -43,7 +43,8 @@ TEST(Options, ImpossibleValuesAreNamed) {
       {[](auto& o) { o.warmup = "three"; }, "--warmup three"},
       {[](auto& o) { o.warmup = "-1"; }, "--warmup -1"},
       {[](auto& o) { o.warmup = ""; }, "--warmup "},
-      {[](auto& o) { o.with = {"accl"}; }, "--with accl"},
+      {[](auto& o) { o.with = {"compile"}; }, "--with compile"},
+      {[](auto& o) { o.with = o.without = {"accl"}; }, "--with accl and --without accl"},
       {[](auto& o) { o.with = {"speed"}; }, "`speed` is no part"},
       {[](auto& o) { o.without = {"sped"}; }, "`sped` is no part"},
       {[](auto& o) { o.set = {"novalue"}; }, "--set novalue"},
@@ -58,6 +59,10 @@ TEST(Options, ImpossibleValuesAreNamed) {
   for (const auto& [change, expected] : cases) {
     EXPECT_EQ(complaint(change).find(expected), 0U) << expected << " / " << complaint(change);
   }
+}
+
+TEST(Options, WithAcclIsFine) {
+  EXPECT_EQ(complaint([](auto& o) { o.with = {"accl"}; }), "");
 }
 
 TEST(Options, WithoutAPartThatIsNotThereYetIsFine) {

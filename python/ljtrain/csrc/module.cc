@@ -1,5 +1,5 @@
-// The Python module ljtrain._C: the measuring allocator, the phase clock and the timing of
-// collectives.
+// The Python module ljtrain._C: the measuring allocator, the phase clock, the timing of
+// collectives, and the c10d backend accl.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "accl_bindings.h"
 #include "communication.h"
 #include "measuring_allocator.h"
 #include "phase_clock.h"
@@ -64,7 +65,7 @@ PYBIND11_MODULE(_C, m) {
   check_torch_version();
   m.doc() =
       "Measures PyTorch training from inside: tensor memory, phases of a step, exposed "
-      "communication.";
+      "communication; and the c10d backend accl.";
   m.attr("built_for_torch") = TORCH_VERSION;
 
   m.def("allocator_install", &MeasuringAllocator::install, "Count CPU tensor memory from now on.");
@@ -93,4 +94,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("communication_statistics", &collectives,
         "calls, bytes and seconds by operator since the last reset.");
   m.def("communication_reset", &reset_communication_statistics);
+
+  bind_accl(m);
 }

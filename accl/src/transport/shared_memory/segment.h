@@ -103,6 +103,7 @@ struct Tuning {
   std::uint32_t deterministic;     // ACCL_DETERMINISTIC
   std::uint32_t forced_algorithm;  // NCCL_ALGO; see tuner/tuner.h
   double hand_over_s;              // one rank's store seen by another
+  double line_s;                   // looking at a cache line that another core has written
   double copy_s_per_byte;          // within the caches
   double memory_copy_s_per_byte;   // beyond them, all ranks at once
   double reduce_s_per_byte;
