@@ -324,8 +324,8 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
   const Buffers buffers(call, session.rank());
   const int rank = session.rank();
   const std::size_t element = buffers.element();
-  const std::size_t share =
-      session.chunk_bytes() / static_cast<std::size_t>(session.ranks() - 1) / kAlignment * kAlignment;
+  const std::size_t share = session.chunk_bytes() / static_cast<std::size_t>(session.ranks() - 1) /
+                            kAlignment * kAlignment;
   const bool scatters = call.kind == OperationKind::kScatter;
   const bool streaming = session.is_streaming(longest * element * (scatters ? 1 : givers.size()));
   const std::vector<int> peers = peers_of(session);
@@ -343,8 +343,8 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
           const Slice slice = slice_of(count(giver, rank) * element, chunk, share);
           std::byte* to = scatters ? buffers.recv() : buffers.recv(giver);
           reduction::copy(to + slice.offset,
-                          session.slot(giver, chunk) + place_of(giver, rank) * share,
-                          slice.bytes, streaming);
+                          session.slot(giver, chunk) + place_of(giver, rank) * share, slice.bytes,
+                          streaming);
         }
       });
 }
