@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Ljperf
@@ -129,7 +130,7 @@ def test_a_python_without_the_stack_is_named(ljperf: Ljperf, tmp_path: Path) -> 
 
 
 def test_accl_is_switched_on_for_the_ranks_alone(ljperf: Ljperf) -> None:
-    def variables(*options: str, **environment: str) -> dict[str, str | None]:
+    def variables(*options: str, **environment: Any) -> dict[str, str | None]:
         document = json.loads(ljperf(*MODEL, "--dry-run", "--json", *options, **environment).stdout)
         return {
             name: document["environment"].get(name, "unchanged")

@@ -42,25 +42,23 @@ STAND_IN: dict[str, type] = {}
 
 
 def _gloo_in_c10d(stand_in: type) -> None:
-    from torch.distributed import distributed_c10d
-
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
     STAND_IN["gloo"] = stand_in
-    distributed_c10d.ProcessGroupGloo = stand_in
+    module.ProcessGroupGloo = stand_in
 
 
 def _gloo_in_distributed(stand_in: type) -> None:
-    import torch.distributed
-
+    module: Any = importlib.import_module("torch.distributed")
     STAND_IN["gloo"] = stand_in
-    torch.distributed.ProcessGroupGloo = stand_in
+    module.ProcessGroupGloo = stand_in
 
 
 GLOO_IN_C10D = Patch(
     name="torch.distributed.distributed_c10d.ProcessGroupGloo",
     reason=(
         "register_backend takes new names only, and Trainer, DeepSpeed and accelerate ask for gloo "
-        "by name; this is the class that c10d makes for that name, in debug mode and when splitting "
-        "too, and asks isinstance of"
+        "by name; this is the class that c10d makes for that name, in debug mode too, and asks "
+        "isinstance of"
     ),
     checked_on=TORCH,
     apply=_gloo_in_c10d,
@@ -78,7 +76,7 @@ class _UncountedPlugins(dict[str, Any]):
     """Plugins of which `keys()` leaves out the backend accl."""
 
     def keys(self) -> Any:
-        return [name for name in super().keys() if name != "ACCL"]
+        return [name for name in self if name != "ACCL"]
 
 
 def _uncounted_plugins() -> None:
@@ -108,9 +106,9 @@ def _no_shared_memory_operator() -> None:
 DEEPSPEED_SHARED_MEMORY = Patch(
     name="deepspeed.comm.torch.build_shm_op",
     reason=(
-        "DeepSpeed compiles an all-reduce of its own on first use (a minute), which spins without a "
-        "timeout and leaves files in /dev/shm; without it DeepSpeed calls c10d, as on machines where "
-        "it cannot be built"
+        "DeepSpeed compiles an all-reduce of its own on first use (a minute), which spins without "
+        "a timeout and leaves files in /dev/shm; without it DeepSpeed calls c10d, as on machines "
+        "where it cannot be built"
     ),
     checked_on=DEEPSPEED,
     apply=_no_shared_memory_operator,

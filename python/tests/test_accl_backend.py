@@ -120,10 +120,7 @@ def test_messages_and_collectives_do_not_wait_for_each_other(pair: Ranks) -> Non
 def test_a_message_nobody_waits_for_arrives(pair: Ranks) -> None:
     def body(rank: int, backend: Any) -> None:
         tensor = torch.full((1_000_000,), float(rank))
-        if rank == 0:
-            work = backend.send([tensor], 1, 0)
-        else:
-            work = backend.recv([tensor], 0, 0)
+        work = backend.send([tensor], 1, 0) if rank == 0 else backend.recv([tensor], 0, 0)
         deadline = time.monotonic() + 20
         while not work.is_completed():
             assert time.monotonic() < deadline
@@ -381,7 +378,7 @@ def world(size: int) -> list[Any]:
     store = distributed.HashStore()
 
     def make(rank: int) -> Any:
-        group = distributed.ProcessGroup(distributed.PrefixStore("w/", store), rank, size)
+        group: Any = distributed.ProcessGroup(distributed.PrefixStore("w/", store), rank, size)
         backend = _C.accl_create(
             distributed.PrefixStore("b/", store), rank, size, TIMEOUT, stands_for_gloo=True
         )
@@ -428,11 +425,14 @@ def test_split_merge_and_shrink() -> None:
 
 def test_a_store_may_serve_a_second_group_of_the_same_name() -> None:
     store = distributed.HashStore()
-    for _ in range(3):
-        backends = run_threads(2, lambda rank: _C.accl_create(store, rank, 2, TIMEOUT))
-        run_threads(2, lambda rank: backends[rank].barrier().wait())
-        for backend in backends:
+
+    def body(rank: int) -> None:
+        for _ in range(3):
+            backend = _C.accl_create(store, rank, 2, TIMEOUT)
+            backend.barrier().wait()
             backend.shutdown()
+
+    run_threads(2, body)
 
 
 def test_after_shutdown_calls_are_refused(pair: Ranks) -> None:
@@ -469,7 +469,7 @@ def test_ranks_on_different_hosts_get_gloo(monkeypatch: pytest.MonkeyPatch) -> N
     """
     monkeypatch.setattr(patches, "STAND_IN", dict(patches.STAND_IN))
     monkeypatch.setattr(ljtrain.accl, "_left_to_gloo", [])
-    stand_in = ljtrain.accl._stand_in()
+    stand_in: Any = ljtrain.accl._stand_in()
     patches.STAND_IN["gloo"] = stand_in
     store = distributed.HashStore()
 
@@ -478,7 +478,7 @@ def test_ranks_on_different_hosts_get_gloo(monkeypatch: pytest.MonkeyPatch) -> N
         if rank == 1:
             prefixed.add("accl/arrivals/1", 1)
             prefixed.set("accl/1/rank/1", "1 another-host 4:1 4:2")
-            backend = ljtrain.accl.Gloo(prefixed, 1, 2, TIMEOUT)
+            backend: Any = ljtrain.accl.Gloo(prefixed, 1, 2, TIMEOUT)
         else:
             backend = stand_in(prefixed, 0, 2, timeout=TIMEOUT)
         assert type(backend) is ljtrain.accl.Gloo

@@ -56,16 +56,16 @@ def test_reductions(ranks: Ranks, dtype: torch.dtype) -> None:
         results = []
         for shape in SHAPES:
             for operator in OPERATORS:
-                options = distributed.AllreduceOptions()
+                options: Any = distributed.AllreduceOptions()
                 options.reduceOp = operator
                 whole = random(rank, *shape, dtype=dtype)
                 backend.allreduce([whole], options).wait()
                 root = random(rank, *shape, dtype=dtype)
-                reduce_options = distributed.ReduceOptions()
+                reduce_options: Any = distributed.ReduceOptions()
                 reduce_options.reduceOp, reduce_options.rootRank = operator, size - 1
                 backend.reduce([root], reduce_options).wait()
                 share = torch.empty(shape, dtype=dtype)
-                scatter_options = distributed.ReduceScatterOptions()
+                scatter_options: Any = distributed.ReduceScatterOptions()
                 scatter_options.reduceOp = operator
                 parts = random(rank, size * shape[0], *shape[1:], dtype=dtype)
                 backend._reduce_scatter_base(share, parts, scatter_options).wait()
@@ -146,7 +146,7 @@ def test_averages_and_types_that_gloo_lacks(ranks: Ranks) -> None:
     size = ranks.size
 
     def body(rank: int, backend: Any) -> None:
-        options = distributed.AllreduceOptions()
+        options: Any = distributed.AllreduceOptions()
         options.reduceOp = ReduceOp.AVG
         for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             tensor = torch.full((5,), float(rank), dtype=dtype)
@@ -360,7 +360,7 @@ def test_bad_arguments_are_named_and_harm_nothing(
 
 
 def test_operators_without_meaning_are_refused(ranks: Ranks) -> None:
-    options = distributed.AllreduceOptions()
+    options: Any = distributed.AllreduceOptions()
     for operator, tensor in (
         (ReduceOp.BAND, torch.ones(2)),
         (ReduceOp.MAX, torch.ones(2, dtype=torch.complex64)),

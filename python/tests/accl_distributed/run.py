@@ -71,7 +71,7 @@ def assert_served_by_accl() -> None:
     assert served > 0 or dispatched == 0, f"{dispatched} calls, none served: {report}"
 
 
-class TestAccl(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[misc]
+class TestAccl(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self) -> None:
         super().setUp()
         if SPAWN:
