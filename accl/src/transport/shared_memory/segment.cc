@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace ljtrain::accl::shared_memory {
@@ -30,8 +32,42 @@ std::byte* map_memory(int fd, std::size_t bytes) {
 
 }  // namespace
 
-Segment::Segment(base::UniqueFd memory, std::byte* base, std::size_t bytes)
-    : memory_(std::move(memory)), base_(base), bytes_(bytes) {}
+class Segment::Mapping {
+ public:
+  Mapping(int fd, std::size_t bytes) : base_(map_memory(fd, bytes)), bytes_(bytes) {}
+  ~Mapping() { ::munmap(base_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  std::byte* base() const { return base_; }
+
+  // The one of this process, by the memory's inode.
+  static std::shared_ptr<Mapping> of(int fd, std::size_t bytes) {
+    struct stat facts{};
+    if (::fstat(fd, &facts) != 0) {
+      throw error(ErrorCode::kSystem, "fstat of shared memory: {}", std::strerror(errno));
+    }
+    static std::mutex mutex;
+    static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>> known;
+    const std::scoped_lock lock(mutex);
+    std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+    auto& entry = known[{facts.st_dev, facts.st_ino}];
+    std::shared_ptr<Mapping> mapping = entry.lock();
+    if (!mapping) {
+      mapping = std::make_shared<Mapping>(fd, bytes);
+      entry = mapping;
+    }
+    return mapping;
+  }
+
+ private:
+  std::byte* base_;
+  std::size_t bytes_;
+};
+
+Segment::Segment(base::UniqueFd memory, std::size_t bytes)
+    : memory_(std::move(memory)),
+      mapping_(Mapping::of(memory_.get(), bytes)),
+      base_(mapping_->base()) {}
 
 Segment Segment::create(int ranks, std::size_t stage_bytes, std::size_t channel_bytes) {
   base::UniqueFd memory(::memfd_create("accl", MFD_CLOEXEC));
@@ -52,8 +88,8 @@ Segment Segment::create(int ranks, std::size_t stage_bytes, std::size_t channel_
     throw error(ErrorCode::kSystem, "cannot size shared memory to {} bytes: {}", layout.bytes,
                 std::strerror(errno));
   }
-  std::byte* base = map_memory(memory.get(), layout.bytes);
-  auto& header = *reinterpret_cast<SegmentHeader*>(base);
+  Segment segment(std::move(memory), layout.bytes);
+  SegmentHeader& header = segment.header();
   header.layout_version = layout.layout_version;
   header.ranks = layout.ranks;
   header.bytes = layout.bytes;
@@ -62,7 +98,7 @@ Segment Segment::create(int ranks, std::size_t stage_bytes, std::size_t channel_
   header.channel_offset = layout.channel_offset;
   header.channel_bytes = layout.channel_bytes;
   header.magic = layout.magic;
-  return {std::move(memory), base, layout.bytes};
+  return segment;
 }
 
 Segment Segment::map(base::UniqueFd memory) {
@@ -72,8 +108,7 @@ Segment Segment::map(base::UniqueFd memory) {
     throw error(ErrorCode::kInternal, "the shared memory received is not ACCL's");
   }
   const auto bytes = static_cast<std::size_t>(facts.st_size);
-  Segment segment(std::move(memory), nullptr, bytes);
-  segment.base_ = map_memory(segment.memory_fd(), bytes);
+  Segment segment(std::move(memory), bytes);
   const SegmentHeader& header = segment.header();
   if (header.magic != kMagic || header.layout_version != kLayoutVersion || header.bytes != bytes) {
     throw error(
@@ -83,24 +118,6 @@ Segment Segment::map(base::UniqueFd memory) {
         header.layout_version, kLayoutVersion);
   }
   return segment;
-}
-
-Segment::Segment(Segment&& other) noexcept
-    : memory_(std::move(other.memory_)),
-      base_(std::exchange(other.base_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Segment& Segment::operator=(Segment&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(base_, other.base_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Segment::~Segment() {
-  if (base_ != nullptr) {
-    ::munmap(base_, bytes_);
-  }
 }
 
 RankControl& Segment::control(int rank) const {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -133,8 +134,8 @@ struct alignas(4096) SegmentHeader {
   char broken_text[2048];
 };
 
-// A mapping of the segment. Unmaps when dropped; the memory itself lives until the last rank
-// unmaps.
+// The segment, mapped. Unmapped when the last Segment of this process drops it; the memory itself
+// lives until the last process does. Ranks that are threads of one process share one mapping.
 class Segment {
  public:
   // `stage_bytes` for each rank and `channel_bytes` for each of 2 * ranks * ranks channels (rounded
@@ -143,12 +144,6 @@ class Segment {
   // Maps what create() made in another rank. Takes the descriptor over. Throws kInternal on another
   // layout.
   static Segment map(base::UniqueFd memory);
-
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment();
 
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   RankControl& control(int rank) const;
@@ -160,10 +155,11 @@ class Segment {
   void close_memory_fd() { memory_.reset(); }
 
  private:
-  Segment(base::UniqueFd memory, std::byte* base, std::size_t bytes);
+  class Mapping;
+  Segment(base::UniqueFd memory, std::size_t bytes);
   base::UniqueFd memory_;
-  std::byte* base_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::shared_ptr<Mapping> mapping_;
+  std::byte* base_;
 };
 
 }  // namespace ljtrain::accl::shared_memory
