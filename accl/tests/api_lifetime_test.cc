@@ -269,7 +269,7 @@ TEST(ApiLifetime, GrowTakesNewRanksIn) {
       ncclUniqueId made;
       must(ncclCommGetUniqueId(comm, &made));
       must_be(ncclCommGetUniqueId(comm, &made) == ncclInvalidUsage, "two ids at a time");
-      const std::lock_guard lock(mutex);
+      const std::scoped_lock lock(mutex);
       growth = made;
       changed.notify_all();
       must_be(ncclCommGrow(comm, 2, &made, -1, &grown, nullptr) == ncclInvalidArgument,

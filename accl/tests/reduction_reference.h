@@ -217,7 +217,10 @@ inline __int128 wrapped(DataType type, __int128 value) {
 inline __int128 step_integer(ReduceOp op, __int128 a, __int128 b) {
   switch (op) {
     case ReduceOp::kProd:
-      return a * b;
+      // Only the lowest 64 bits are asked for; the product of two uint64 does not fit a signed
+      // number.
+      return static_cast<__int128>(static_cast<unsigned __int128>(a) *
+                                   static_cast<unsigned __int128>(b));
     case ReduceOp::kMax:
       return a > b ? a : b;
     case ReduceOp::kMin:

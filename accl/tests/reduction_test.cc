@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdint>
@@ -37,7 +38,7 @@ class Memory {
     start_ -= start_ > kMargin + 64 ? 64 : 0;
   }
   std::uint8_t* data() { return storage_.data() + start_; }
-  void fill(const Bytes& content) { std::memcpy(data(), content.data(), bytes_); }
+  void fill(const Bytes& content) { std::copy(content.begin(), content.end(), data()); }
   bool holds(const Bytes& content) {
     return bytes_ == 0 || std::memcmp(data(), content.data(), bytes_) == 0;
   }

@@ -3,6 +3,8 @@
 // where one of them would be needed; the ones that only ask (properties, teams) have true answers.
 #pragma once
 
+// C, so what clang-tidy wants of C++ does not apply.
+// NOLINTBEGIN
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -177,3 +179,4 @@ void ncclResetDebugInitInternal(void);
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif
+// NOLINTEND

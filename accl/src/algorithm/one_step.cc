@@ -9,6 +9,9 @@
 namespace ljtrain::accl::direct {
 namespace {
 
+// What fits the announcement's first cache line. Longer vectors would straddle two, and do better
+// in an area of their own.
+constexpr std::size_t kInline = 48;
 // Ranks that need no memory from the heap.
 constexpr int kFew = 64;
 
@@ -176,7 +179,7 @@ void one_step(Session& session) {
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
   const int ranks = session.ranks();
-  const bool is_inline = payload_bytes(call, ranks) <= shared_memory::kInlineBytes;
+  const bool is_inline = payload_bytes(call, ranks) <= kInline;
   const auto payload_of = [&](int owner) {
     return is_inline ? session.inline_payload(owner) : session.one_shot_area(owner);
   };

@@ -67,7 +67,7 @@ void Session::enter() {
   RankControl& mine = segment_.control(rank_);
   mine.descriptors[sequence_ % 4] = descriptor_;
   entry(rank_).descriptor_hash = hash_;
-  publish(mine, entry(rank_).sequence, sequence_);
+  publish(mine, entry(rank_).sequence, sequence_, tuning().light_publish != 0);
 }
 
 void Session::meet(int peer) {
@@ -170,7 +170,8 @@ void Session::await_free(std::size_t chunk) {
 
 void Session::pass(Lane lane, std::size_t chunks) {
   RankControl& mine = segment_.control(rank_);
-  publish(mine, mine.lanes[lane], chunks_before_ + static_cast<std::uint32_t>(chunks));
+  publish(mine, mine.lanes[lane], chunks_before_ + static_cast<std::uint32_t>(chunks),
+          tuning().light_publish != 0);
 }
 
 void Session::finish(std::size_t chunks) {
@@ -178,7 +179,7 @@ void Session::finish(std::size_t chunks) {
   RankControl& mine = segment_.control(rank_);
   for (auto& lane : mine.lanes) {
     if (lane.load(std::memory_order_relaxed) != chunks_before_) {
-      publish(mine, lane, chunks_before_);
+      publish(mine, lane, chunks_before_, tuning().light_publish != 0);
     }
   }
 }

@@ -25,6 +25,11 @@ Slice slice_of(std::size_t bytes, std::size_t chunk, std::size_t chunk_bytes) {
   return {.offset = offset, .bytes = std::min(chunk_bytes, bytes - offset)};
 }
 
+// Which share of the giver's slot is the taker's: nobody stages what it keeps.
+std::size_t place_of(int giver, int taker) {
+  return static_cast<std::size_t>(taker < giver ? taker : taker - 1);
+}
+
 // Puts chunks down one ahead of taking them, so that peers rarely wait. `stage(chunk)` fills this
 // rank's slot; `take(chunk)` reads those of all peers in `givers`.
 template <typename Stage, typename Take>
@@ -272,7 +277,7 @@ void reduce_scatter(Session& session) {
   const int ranks = session.ranks();
   const std::size_t element = buffers.element();
   const std::size_t share =
-      session.chunk_bytes() / static_cast<std::size_t>(ranks) / kAlignment * kAlignment;
+      session.chunk_bytes() / static_cast<std::size_t>(ranks - 1) / kAlignment * kAlignment;
   std::size_t longest = 0;
   for (int peer = 0; peer < ranks; ++peer) {
     longest = std::max(longest, buffers.send_count(peer) * element);
@@ -286,7 +291,7 @@ void reduce_scatter(Session& session) {
       [&](std::size_t chunk) {
         for (const int peer : peers) {
           const Slice slice = slice_of(buffers.send_count(peer) * element, chunk, share);
-          std::memcpy(session.slot(rank, chunk) + static_cast<std::size_t>(peer) * share,
+          std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
                       buffers.send(peer) + slice.offset, slice.bytes);
         }
       },
@@ -298,7 +303,7 @@ void reduce_scatter(Session& session) {
         for (int peer = 0; peer < ranks; ++peer) {
           sources[static_cast<std::size_t>(peer)] =
               peer == rank ? buffers.send(rank) + slice.offset
-                           : session.slot(peer, chunk) + static_cast<std::size_t>(rank) * share;
+                           : session.slot(peer, chunk) + place_of(peer, rank) * share;
         }
         reduction::reduce({.destination = buffers.recv() + slice.offset,
                            .sources = sources,
@@ -319,8 +324,8 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
   const Buffers buffers(call, session.rank());
   const int rank = session.rank();
   const std::size_t element = buffers.element();
-  const std::size_t share =
-      session.chunk_bytes() / static_cast<std::size_t>(session.ranks()) / kAlignment * kAlignment;
+  const std::size_t share = session.chunk_bytes() / static_cast<std::size_t>(session.ranks() - 1) /
+                            kAlignment * kAlignment;
   const bool scatters = call.kind == OperationKind::kScatter;
   const bool streaming = session.is_streaming(longest * element * (scatters ? 1 : givers.size()));
   const std::vector<int> peers = peers_of(session);
@@ -329,7 +334,7 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
       [&](std::size_t chunk) {
         for (const int peer : peers) {
           const Slice slice = slice_of(count(rank, peer) * element, chunk, share);
-          std::memcpy(session.slot(rank, chunk) + static_cast<std::size_t>(peer) * share,
+          std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
                       buffers.send(peer) + slice.offset, slice.bytes);
         }
       },
@@ -338,8 +343,8 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
           const Slice slice = slice_of(count(giver, rank) * element, chunk, share);
           std::byte* to = scatters ? buffers.recv() : buffers.recv(giver);
           reduction::copy(to + slice.offset,
-                          session.slot(giver, chunk) + static_cast<std::size_t>(rank) * share,
-                          slice.bytes, streaming);
+                          session.slot(giver, chunk) + place_of(giver, rank) * share, slice.bytes,
+                          streaming);
         }
       });
 }

@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kAbortPatience{1};
 
 std::chrono::nanoseconds timeout_from_environment() {
   const char* text = std::getenv("ACCL_TIMEOUT");
-  const double seconds = text == nullptr ? kDefaultTimeoutS : std::atof(text);
+  const double seconds = text == nullptr ? kDefaultTimeoutS : std::strtod(text, nullptr);
   return std::chrono::round<std::chrono::nanoseconds>(
       std::chrono::duration<double>(seconds > 0 ? seconds : kDefaultTimeoutS));
 }
@@ -41,7 +41,7 @@ std::shared_ptr<Comm> find_in_table(ncclComm_t handle) {
   if (handle == nullptr) {
     throw error(ErrorCode::kInvalidArgument, "comm is NULL");
   }
-  const std::lock_guard lock(global_mutex(GlobalMutex::kCommunicators));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kCommunicators));
   const auto found = table().find(handle);
   if (found == table().end()) {
     throw error(ErrorCode::kInvalidArgument,
@@ -64,7 +64,7 @@ std::chrono::nanoseconds default_timeout() {
 
 std::shared_ptr<Comm> Comm::make(const CommSettings& settings) {
   auto comm = std::make_shared<Comm>(settings);
-  const std::lock_guard lock(global_mutex(GlobalMutex::kCommunicators));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kCommunicators));
   table().emplace(comm.get(), comm);
   return comm;
 }
@@ -145,7 +145,7 @@ void Comm::note_creation_failure(const Failure& failure) {
 }
 
 Worker& Comm::worker() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (worker_ == nullptr) {
     worker_ = std::make_unique<Worker>("accl-comm");
   }
@@ -161,7 +161,7 @@ void Comm::drain() {
 void Comm::drain_background() {
   Worker* worker = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     worker = worker_.get();
   }
   if (worker != nullptr && !worker->is_own_thread()) {
@@ -191,19 +191,19 @@ void Comm::stop(Obstacle why, const std::string& reason) {
 
 void Comm::forget() {
   add_obstacle(kDestroyed);
-  const std::lock_guard lock(global_mutex(GlobalMutex::kCommunicators));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kCommunicators));
   table().erase(this);
 }
 
 void Comm::note_failure(const Failure& failure) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (!failure_) {
     failure_ = failure;
   }
 }
 
 std::optional<Failure> Comm::failure() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return failure_;
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "accl/communicator.h"
 #include "accl/nccl.h"
@@ -54,7 +55,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // find(), and created: what asks for its rank or makes a new one of it.
   static std::shared_ptr<Comm> find_created(ncclComm_t handle);
 
-  explicit Comm(const CommSettings& settings) : settings_(settings) {}
+  explicit Comm(CommSettings settings) : settings_(std::move(settings)) {}
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;

@@ -21,7 +21,7 @@ class Event {
  public:
   void set() {
     {
-      const std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       is_set_ = true;
     }
     changed_.notify_all();
@@ -106,7 +106,7 @@ ncclResult_t issue_alone(const std::shared_ptr<Comm>& comm, std::vector<Operatio
   }
   // Ticket and place in the queue together: else two threads could cross, and each wait for the
   // other.
-  const std::lock_guard lock(global_mutex(GlobalMutex::kIssue));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kIssue));
   if (stream != nullptr) {
     stream->worker().push(
         [comm, at = stream.get(), ticket = comm->turns().take(), moved = std::move(operations)] {
@@ -169,7 +169,7 @@ void run_batch(Batch& batch, std::uint64_t ticket,
 ncclResult_t issue_together(std::span<const std::shared_ptr<Batch>> batches) {
   bool is_in_progress = false;
   {
-    const std::lock_guard lock(global_mutex(GlobalMutex::kIssue));
+    const std::scoped_lock lock(global_mutex(GlobalMutex::kIssue));
     const std::vector<Junction> junctions = junctions_of(batches);
     for (const Junction& junction : junctions) {
       junction.stream->worker().push(
@@ -248,7 +248,7 @@ std::optional<Failure> run_job(const LaunchedJob& launched) {
     }
     return std::nullopt;
   } catch (const std::exception& cause) {
-    const Failure failure = make_failure(cause);
+    Failure failure = make_failure(cause);
     launched.job.undo(failure);
     return failure;
   }
@@ -278,7 +278,7 @@ ncclResult_t launch(std::vector<Job> jobs) {
   std::vector<LaunchedJob> attended;
   bool is_in_progress = false;
   {
-    const std::lock_guard lock(global_mutex(GlobalMutex::kIssue));
+    const std::scoped_lock lock(global_mutex(GlobalMutex::kIssue));
     for (Job& job : jobs) {
       LaunchedJob launched{.job = std::move(job)};
       if (launched.job.ordered_on != nullptr) {

@@ -21,12 +21,12 @@ constexpr std::chrono::milliseconds kLookAround{100};
 }  // namespace
 
 bool OneSided::is_stopping() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return is_stopping_;
 }
 
 void OneSided::start(Comm& comm) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (service_ == nullptr && !is_stopping_) {
     service_ = std::make_unique<Worker>("accl-onesided");
     // The communicator outlives its service: ~Comm stops it first.
@@ -34,7 +34,7 @@ void OneSided::start(Comm& comm) {
       try {
         serve(comm);
       } catch (const Error& failed) {
-        const std::lock_guard inner(mutex_);
+        const std::scoped_lock inner(mutex_);
         failure_ = failed;
       }
       changed_.notify_all();
@@ -45,7 +45,7 @@ void OneSided::start(Comm& comm) {
 void OneSided::stop(Communicator& core) {
   std::unique_ptr<Worker> service;
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     is_stopping_ = true;
     service = std::move(service_);
   }
@@ -109,7 +109,7 @@ void OneSided::accept(Comm& comm, int source) {
 
 void OneSided::count_signal(int source, int signal, int context) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     ++signals_[{source, signal, context}];
   }
   changed_.notify_all();
@@ -152,14 +152,14 @@ void OneSided::send_header(Comm& comm, const PutWork& work) {
                                             .tag = kHeaderTag,
                                             .timeout = kForEver});
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     outgoing_.push_back({std::move(header), std::move(message)});
   }
   comm.core().interrupt_wait();  // the service drives it from here
 }
 
 void OneSided::sweep_outgoing() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   std::erase_if(outgoing_, [](const Outgoing& sent) { return sent.message->is_done(); });
 }
 

@@ -93,7 +93,7 @@ ReduceOps::ReduceOps()
     : next_salt_(communicators.fetch_add(kSaltStep, std::memory_order_relaxed) % kSalts) {}
 
 ncclRedOp_t ReduceOps::create(const PremulOp& op) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (free_.empty()) {
     if (slots_.size() == kSlots) {
       throw error(ErrorCode::kInvalidUsage,
@@ -128,12 +128,12 @@ const ReduceOps::Slot& ReduceOps::slot_of(ncclRedOp_t handle) const {
 }
 
 PremulOp ReduceOps::find(ncclRedOp_t handle) const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return slot_of(handle).op;
 }
 
 void ReduceOps::destroy(ncclRedOp_t handle) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const auto index = static_cast<std::uint32_t>(&slot_of(handle) - slots_.data());
   slots_[index].is_used = false;
   free_.push_back(index);

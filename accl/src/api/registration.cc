@@ -19,13 +19,13 @@ Table& table() { return leaked<Table>(); }
 void* Registrations::add_buffer(void* buffer, std::size_t bytes) {
   auto entry = std::make_unique<Buffer>(Buffer{buffer, bytes});
   void* const handle = entry.get();
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   buffers_.emplace(handle, std::move(entry));
   return handle;
 }
 
 void Registrations::remove_buffer(void* handle) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (buffers_.erase(handle) == 0) {
     throw error(ErrorCode::kInvalidArgument,
                 "handle {} is no registration of this communicator (any more)", handle);
@@ -33,36 +33,36 @@ void Registrations::remove_buffer(void* handle) {
 }
 
 std::uint64_t Registrations::next_window() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return ++last_window_;
 }
 
 void Registrations::add_window(const std::shared_ptr<Window>& window) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     windows_.emplace(window->id, window);
   }
-  const std::lock_guard lock(global_mutex(GlobalMutex::kWindows));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kWindows));
   table().emplace(window.get(), window);
 }
 
 void Registrations::remove_window(const Window& window) {
   {
-    const std::lock_guard lock(global_mutex(GlobalMutex::kWindows));
+    const std::scoped_lock lock(global_mutex(GlobalMutex::kWindows));
     table().erase(&window);
   }
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   windows_.erase(window.id);
 }
 
 std::shared_ptr<Window> Registrations::window(std::uint64_t id) const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const auto found = windows_.find(id);
   return found == windows_.end() ? nullptr : found->second;
 }
 
 Registrations::~Registrations() {
-  const std::lock_guard lock(global_mutex(GlobalMutex::kWindows));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kWindows));
   for (const auto& [id, window] : windows_) {
     table().erase(window.get());
   }
@@ -70,7 +70,7 @@ Registrations::~Registrations() {
 
 std::shared_ptr<Window> find_window(ncclWindow_t handle) {
   require_pointer(handle, "window");
-  const std::lock_guard lock(global_mutex(GlobalMutex::kWindows));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kWindows));
   const auto found = table().find(handle);
   if (found == table().end()) {
     throw error(ErrorCode::kInvalidArgument, "window {} is none, or has been deregistered",

@@ -22,7 +22,7 @@ constexpr std::uintptr_t kLastSpecialValue = 2;
 cudaStream_t Stream::create() {
   auto stream = std::make_shared<Stream>();
   const auto handle = reinterpret_cast<cudaStream_t>(stream.get());
-  const std::lock_guard lock(global_mutex(GlobalMutex::kStreams));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kStreams));
   table().emplace(handle, std::move(stream));
   return handle;
 }
@@ -31,7 +31,7 @@ std::shared_ptr<Stream> Stream::find(cudaStream_t handle) {
   if (reinterpret_cast<std::uintptr_t>(handle) <= kLastSpecialValue) {
     return nullptr;
   }
-  const std::lock_guard lock(global_mutex(GlobalMutex::kStreams));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kStreams));
   const auto found = table().find(handle);
   if (found == table().end()) {
     throw error(ErrorCode::kInvalidArgument,
@@ -48,19 +48,19 @@ std::shared_ptr<Stream> Stream::find(cudaStream_t handle) {
 }
 
 void Stream::forget(const Stream& stream) {
-  const std::lock_guard lock(global_mutex(GlobalMutex::kStreams));
+  const std::scoped_lock lock(global_mutex(GlobalMutex::kStreams));
   table().erase(&stream);
 }
 
 void Stream::note_failure(const Failure& failure) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (!failure_) {
     failure_ = failure;
   }
 }
 
 std::optional<Failure> Stream::take_failure() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return std::exchange(failure_, std::nullopt);
 }
 

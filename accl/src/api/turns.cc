@@ -18,7 +18,7 @@ void Turns::wait(std::uint64_t ticket) {
 
 void Turns::wake() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
   }  // whoever looked before the change is asleep by now
   turned_.notify_all();
 }

@@ -41,7 +41,7 @@ Worker::Worker(const char* name) {
 
 Worker::~Worker() {
   {
-    const std::lock_guard lock(state_->mutex);
+    const std::scoped_lock lock(state_->mutex);
     state_->is_closing = true;
   }
   state_->changed.notify_all();
@@ -54,7 +54,7 @@ Worker::~Worker() {
 
 void Worker::push(std::function<void()> task) {
   {
-    const std::lock_guard lock(state_->mutex);
+    const std::scoped_lock lock(state_->mutex);
     state_->tasks.push_back(std::move(task));
     ++state_->pushed;
   }
@@ -62,7 +62,7 @@ void Worker::push(std::function<void()> task) {
 }
 
 bool Worker::is_idle() const {
-  const std::lock_guard lock(state_->mutex);
+  const std::scoped_lock lock(state_->mutex);
   return state_->finished == state_->pushed;
 }
 

@@ -32,6 +32,7 @@ struct Hello {
   std::int64_t time_left_ns;
   std::uint32_t deterministic;
   std::uint32_t forced_algorithm;
+  std::uint32_t heavy_barrier;  // register_for_heavy_barrier()
   cpu_set_t cores;
 };
 

@@ -114,6 +114,7 @@ class CommunicatorState {
 
  private:
   std::mutex running_;
+  tuner::Choices choices_{segment.header().tuning, ranks};
   std::uint64_t sequence_ = 0;
   std::uint32_t chunks_ = 0;
 };
@@ -186,9 +187,8 @@ void CommunicatorState::execute(Session& session, bool is_uneven) {
     return;
   }
   // With uneven shares `bytes` differs between ranks, who must choose alike.
-  const auto algorithm = is_uneven
-                             ? tuner::Algorithm::kStaged
-                             : tuner::choose(tuning, call.kind, bytes, ranks, widening(call.type));
+  const auto algorithm = is_uneven ? tuner::Algorithm::kStaged
+                                   : choices_.choose(call.kind, bytes, widening(call.type));
   if (direct::is_one_step(call, ranks, tuning.one_shot_bytes) &&
       (is_uneven || algorithm == tuner::Algorithm::kOneStep)) {
     direct::one_step(session);
@@ -248,6 +248,7 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
   hello.size = size;
   hello.deterministic = is_set("ACCL_DETERMINISTIC") ? 1 : 0;
   hello.forced_algorithm = tuner::allowed_algorithms(std::getenv("NCCL_ALGO"));
+  hello.heavy_barrier = register_for_heavy_barrier() ? 1 : 0;
   Segment segment = bootstrap::join(
       id, hello, after(timeout), options.cancelled.get(),
       [](const std::vector<bootstrap::Hello>& hellos) { return tuner::choose(hellos); },

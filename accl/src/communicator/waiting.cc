@@ -1,6 +1,7 @@
 #include "communicator/waiting.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -57,6 +58,10 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
 
 void futex_wake_all(const std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool register_for_heavy_barrier() {
+  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
 struct Waiting::Impl {
@@ -160,6 +165,9 @@ void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint
     ~Sleeper() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   };
   const Sleeper sleeper(control.sleepers);
+  if (impl_->header().tuning.light_publish != 0) {
+    ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  }
   for (auto looked = Clock::now();;) {
     const std::uint32_t seen = word.load(std::memory_order_seq_cst);
     if (static_cast<std::int32_t>(seen - target) >= 0) {

@@ -25,11 +25,23 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds at_most);
 void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
-// Stores `value` in one of this rank's words and wakes the peers that sleep on it.
+// A sleeper announces itself and looks once more; a publisher stores and looks for sleepers. Each
+// must order its store before its look. Where every rank's process can make the others do so
+// (membarrier), only the sleeper pays for it: a publisher that waits for its store to be seen
+// everywhere costs as much as the hand-over itself. Registers this process; false when the kernel
+// refuses.
+bool register_for_heavy_barrier();
+
+// Stores `value` in one of this rank's words and wakes the peers that sleep on it. `light`:
+// Tuning::light_publish.
 inline void publish(shared_memory::RankControl& mine, std::atomic<std::uint32_t>& word,
-                    std::uint32_t value) {
-  // One locked store orders it before the look at the sleepers (see Waiting::until_reached).
-  word.exchange(value, std::memory_order_seq_cst);
+                    std::uint32_t value, bool light) {
+  if (light) {
+    word.store(value, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    word.exchange(value, std::memory_order_seq_cst);
+  }
   if (mine.sleepers.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
     futex_wake_all(word);
   }

@@ -72,13 +72,15 @@ constexpr Kernels kNeon = N_NEON::make_kernels("NEON");
 constexpr Kernels kScalar = N_SCALAR::make_kernels("scalar");
 #endif
 
-#if HWY_ARCH_X86
+#if HWY_TARGETS & (HWY_AVX2 | HWY_AVX3)
 // __builtin_cpu_supports also asks whether the operating system saves the registers.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
          __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0 &&
          __builtin_cpu_supports("f16c") != 0;
 }
+#endif
+#if HWY_TARGETS & HWY_AVX3
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
          __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&

@@ -173,10 +173,54 @@ class BlockReducer {
   alignas(64) std::array<std::byte, kBlockBytes> result_;
 };
 
+// A handful of numbers (a loss, a norm, a flag): setting up the vector loops would take longer than
+// adding them.
+constexpr std::size_t kFew = 8;
+
+template <typename Number>
+void sum_few(const Request& request) {
+  for (std::size_t i = 0; i < request.count; ++i) {
+    Number sum{};
+    std::memcpy(&sum, static_cast<const std::byte*>(request.sources[0]) + i * sizeof(Number),
+                sizeof(Number));
+    for (std::size_t rank = 1; rank < request.sources.size(); ++rank) {
+      Number other{};
+      std::memcpy(&other, static_cast<const std::byte*>(request.sources[rank]) + i * sizeof(Number),
+                  sizeof(Number));
+      sum += other;
+    }
+    std::memcpy(static_cast<std::byte*>(request.destination) + i * sizeof(Number), &sum,
+                sizeof(Number));
+  }
+}
+
+bool reduce_few(const Request& request) {
+  if (request.count > kFew || request.op != ReduceOp::kSum ||
+      request.second_destination != nullptr) {
+    return false;
+  }
+  switch (request.type) {
+    case DataType::kFloat32:
+      sum_few<float>(request);
+      return true;
+    case DataType::kFloat64:
+      sum_few<double>(request);
+      return true;
+    case DataType::kInt64:
+      sum_few<std::uint64_t>(request);
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void reduce(const Request& request) {
   const StandardArithmetic standard;
+  if (reduce_few(request)) {
+    return;
+  }
   const Kernels& table = kernels();
   const OnePassFunction one_pass = table.one_pass[index_of(request.type)][index_of(request.op)];
   if (one_pass != nullptr) {

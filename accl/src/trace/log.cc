@@ -21,8 +21,6 @@
 #define LJTRAIN_VERSION "unknown"
 #endif
 
-extern char** environ;
-
 namespace ljtrain::accl::trace {
 namespace {
 
@@ -143,7 +141,7 @@ class Log {
   Log() : host_(host_name()) { load(); }
 
   void load() {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     const LogLevel level = parse_level(std::getenv("NCCL_DEBUG"));
     subsystems_.store(parse_subsystems(std::getenv("NCCL_DEBUG_SUBSYS")),
                       std::memory_order_relaxed);

@@ -1,5 +1,7 @@
 #include "tuner/tuner.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -143,10 +145,12 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   tuning.forced_algorithm = kAll;
+  tuning.light_publish = 1;
   for (const auto& hello : hellos) {
     CPU_OR(&cores, &cores, &hello.cores);
     tuning.deterministic |= hello.deterministic;
     tuning.forced_algorithm &= hello.forced_algorithm;
+    tuning.light_publish &= hello.heavy_barrier;
   }
   tuning.cores = static_cast<std::uint32_t>(CPU_COUNT(&cores));
   tuning.oversubscribed = hellos.size() > tuning.cores ? 1 : 0;
@@ -166,13 +170,15 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   };
   // Every rank's share of a chunk is some cache lines long.
   const std::uint64_t line = shared_memory::kCacheLine;
-  const std::uint64_t wanted =
-      from_environment("ACCL_CHUNK_BYTES", tuning.oversubscribed != 0 ? 256 << 10 : 64 << 10);
+  const std::uint64_t wanted = from_environment("ACCL_CHUNK_BYTES", 256 << 10);
   tuning.chunk_bytes =
       std::max<std::uint64_t>((wanted + line - 1) / line * line, 4 * line * hellos.size());
   tuning.one_shot_bytes =
       std::min<std::uint64_t>(from_environment("ACCL_ONE_STEP_BYTES", 16 << 10), kOneShotArea);
-  tuning.streaming_bytes = from_environment("ACCL_STREAMING_BYTES", 4 << 20);
+  const long last_level = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  tuning.streaming_bytes =
+      from_environment("ACCL_STREAMING_BYTES",
+                       last_level > 0 ? static_cast<std::uint64_t>(last_level) / 4 : 8 << 20);
   return tuning;
 }
 
@@ -196,9 +202,13 @@ std::vector<Candidate> candidates(const Tuning& tuning, OperationKind kind, std:
   return found;
 }
 
-Algorithm choose(const Tuning& tuning, OperationKind kind, std::size_t bytes, int ranks,
-                 double widening) {
-  return candidates(tuning, kind, bytes, ranks, widening).front().algorithm;
+Algorithm Choices::choose(OperationKind kind, std::size_t bytes, double widening) {
+  Choice& known = choices_[(bytes / 8 * 31 + static_cast<std::size_t>(kind)) % choices_.size()];
+  if (known.kind != kind || known.bytes != bytes || known.widening != widening) {
+    known = {kind, bytes, widening,
+             candidates(tuning_, kind, bytes, ranks_, widening).front().algorithm};
+  }
+  return known.algorithm;
 }
 
 bool is_process_read_faster(const Tuning& tuning, std::size_t bytes) {

@@ -2,6 +2,7 @@
 // what NCCL_ALGO says.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,9 +41,24 @@ struct Candidate {
 // rings and trees).
 std::vector<Candidate> candidates(const shared_memory::Tuning& tuning, OperationKind kind,
                                   std::size_t bytes, int ranks, double widening);
-// The first of them. All ranks choose alike.
-Algorithm choose(const shared_memory::Tuning& tuning, OperationKind kind, std::size_t bytes,
-                 int ranks, double widening);
+// The first of them; all ranks choose alike. Remembers what it chose lately: small operations have
+// no time for the model.
+class Choices {
+ public:
+  Choices(const shared_memory::Tuning& tuning, int ranks) : tuning_(tuning), ranks_(ranks) {}
+  Algorithm choose(OperationKind kind, std::size_t bytes, double widening);
+
+ private:
+  struct Choice {
+    OperationKind kind = OperationKind::kBarrier;
+    std::size_t bytes = 1;  // no barrier has any
+    double widening = 0;
+    Algorithm algorithm = Algorithm::kOneStep;
+  };
+  const shared_memory::Tuning& tuning_;
+  int ranks_;
+  std::array<Choice, 32> choices_{};
+};
 
 // Whether moving this much by process_vm_readv beats the stages.
 bool is_process_read_faster(const shared_memory::Tuning& tuning, std::size_t bytes);

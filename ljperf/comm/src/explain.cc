@@ -106,9 +106,9 @@ class Ranks {
         ::pause();  // until rank 0 has said all and ends this
       }
     } catch (const std::exception&) {
-      // Rank 0 names it.
+      ::_exit(1);  // rank 0 names it
     }
-    ::_exit(1);
+    ::_exit(0);
   }
 
   void end() {

@@ -61,7 +61,7 @@ std::vector<std::vector<int>> places(const Hardware& hardware, int ranks, Interf
   std::vector<std::vector<int>> cpus = place_ranks(hardware.cores, ranks, /*oversubscribe=*/true);
   if (interface == Interface::kC) {
     for (std::vector<int>& rank : cpus) {
-      rank.resize(std::min<std::size_t>(rank.size(), 1));
+      rank = rank.empty() ? rank : std::vector<int>{rank.front()};
     }
   }
   return cpus;

@@ -63,7 +63,7 @@ enum class RankState : std::uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2, kAbo
 enum Lane : std::uint8_t { kStaged, kConsumed, kResult, kLanes };
 
 // Payload that travels in the announcement of a collective itself.
-inline constexpr std::size_t kInlineBytes = 48;
+inline constexpr std::size_t kInlineBytes = 112;
 
 struct alignas(kCacheLine) RankControl {
   // Written by the owner only; peers poll it.
@@ -102,6 +102,7 @@ struct Tuning {
   std::uint32_t oversubscribed;    // 1: more ranks than cores
   std::uint32_t deterministic;     // ACCL_DETERMINISTIC
   std::uint32_t forced_algorithm;  // NCCL_ALGO; see tuner/tuner.h
+  std::uint32_t light_publish;     // 1: every rank can use membarrier (communicator/waiting.h)
   double hand_over_s;              // one rank's store seen by another
   double line_s;                   // looking at a cache line that another core has written
   double copy_s_per_byte;          // within the caches
