@@ -266,21 +266,6 @@ def test_the_name_alone_is_enough() -> None:
     run_processes(2, code, LJTRAIN_ACCL="0")
 
 
-def test_ranks_that_ask_for_different_things_are_told() -> None:
-    code = """
-    if rank == 1:
-        os.environ["LJTRAIN_ACCL"] = "0"
-        dist.distributed_c10d.ProcessGroupGloo = ljtrain.accl.Gloo
-    try:
-        init(seconds=2)
-    except Exception as error:
-        print(error)
-    """
-    ended = end(start_processes(2, code))
-    assert "rank 1 did not come" in ended[0].out
-    assert "LJTRAIN_ACCL" in ended[0].out
-
-
 def test_no_descriptor_or_thread_is_left() -> None:
     code = """
     init()
@@ -299,7 +284,7 @@ def test_no_descriptor_or_thread_is_left() -> None:
         dist.destroy_process_group(group)
     for _ in range(3): once()
     before = counted()
-    for _ in range(30): once()
+    for _ in range(10): once()
     assert counted() == before, (before, counted())
     """
     run_processes(2, code)
