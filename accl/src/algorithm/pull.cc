@@ -60,10 +60,11 @@ Pull::Way Pull::way_for(Session& session, bool process_read_is_faster) const {
   }
   const bool reduces =
       call.kind == OperationKind::kAllReduce || call.kind == OperationKind::kReduceScatter;
-  bool can_map = true;
-  bool can_read = process_read_is_faster && !reduces;
+  // Not the peers' flags: a faster rank may set its own in this very collective, and all must
+  // answer alike.
+  bool can_map = may_map_;
+  bool can_read = may_read_ && process_read_is_faster && !reduces;
   for (int peer = 0; peer < ranks_; ++peer) {
-    const RankControl& control = segment_.control(peer);
     const Descriptor& theirs = session.descriptor_of(peer);
     // Parts lie anywhere; and an all_to_all in place receives over what peers still read.
     if (theirs.has_parts != 0 || (call.kind == OperationKind::kAllToAll && theirs.in_place != 0)) {
@@ -72,11 +73,8 @@ Pull::Way Pull::way_for(Session& session, bool process_read_is_faster) const {
     const bool send_is_shared = theirs.send_allocation != 0 || !gives(call, peer);
     const bool recv_is_shared =
         theirs.recv_allocation != 0 || call.kind != OperationKind::kAllReduce;
-    can_map =
-        can_map && (one_process_ || (send_is_shared && recv_is_shared &&
-                                     control.cannot_map.load(std::memory_order_relaxed) == 0));
-    can_read =
-        can_read && control.pid != 0 && control.cannot_read.load(std::memory_order_relaxed) == 0;
+    can_map = can_map && (one_process_ || (send_is_shared && recv_is_shared));
+    can_read = can_read && segment_.control(peer).pid != 0;
   }
   return can_map ? Way::kMapped : can_read ? Way::kRead : Way::kNone;
 }
@@ -113,10 +111,14 @@ bool Pull::map_buffers_of(Session& session, int peer) {
 bool Pull::prepare(Session& session, Way way) {
   bool must_agree = false;
   if (way == Way::kRead) {
-    must_agree = !read_probed_;
-    for (int peer = 0; peer < ranks_ && !read_probed_; ++peer) {
+    // Those who give for the first time; every rank keeps the same list.
+    for (int peer = 0; peer < ranks_; ++peer) {
       const Descriptor& theirs = session.descriptor_of(peer);
-      if (peer == rank_ || theirs.send_address == 0) {
+      if (!gives(session.collective(), peer) || !probed_.insert(peer).second) {
+        continue;
+      }
+      must_agree = true;
+      if (peer == rank_) {
         continue;
       }
       std::byte probe{};
@@ -127,7 +129,6 @@ bool Pull::prepare(Session& session, Way way) {
         segment_.control(rank_).cannot_read.store(1, std::memory_order_relaxed);
       }
     }
-    read_probed_ = true;
   } else if (!one_process_) {
     if (mappings_.size() > kMostMappings) {
       mappings_.clear();
@@ -153,10 +154,10 @@ bool Pull::prepare(Session& session, Way way) {
     const RankControl& control = segment_.control(peer);
     const auto& refused = way == Way::kRead ? control.cannot_read : control.cannot_map;
     if (refused.load(std::memory_order_relaxed) != 0) {
-      return false;
+      (way == Way::kRead ? may_read_ : may_map_) = false;
     }
   }
-  return true;
+  return way == Way::kRead ? may_read_ : may_map_;
 }
 
 const std::byte* Pull::mapped(Session& session, int peer, bool recv) const {
@@ -184,6 +185,9 @@ void Pull::copy_from(Session& session, Way way, int peer, std::size_t offset, st
                        bytes - done};
     const ssize_t moved = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
     if (moved <= 0) {
+      if (const auto why = session.waiting().gone(peer)) {
+        throw session.waiting().break_communicator(Error(ErrorCode::kRemote, *why, {peer}));
+      }
       throw session.waiting().break_communicator(
           error(ErrorCode::kSystem, "cannot read the memory of {}: {}",
                 session.waiting().name_peer(peer), std::strerror(errno)));

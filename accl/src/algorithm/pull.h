@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "algorithm/session.h"
@@ -40,7 +41,10 @@ class Pull {
   int rank_;
   int ranks_;
   bool one_process_;
-  bool read_probed_ = false;
+  // What all ranks have agreed on: whether each of them can.
+  bool may_map_ = true;
+  bool may_read_ = true;
+  std::set<int> probed_;  // whose memory has been tried
   // By owner and allocation. Every rank drops and adds at the same collectives, its own included,
   // so that all know whether an agreement is needed.
   std::map<std::pair<int, std::uint64_t>, std::unique_ptr<allocation::Mapping>> mappings_;

@@ -160,6 +160,10 @@ class Coordinator {
     guests_ = std::move(silent);
     if (requests[0].revents != 0) {
       base::UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!guest && (errno == EMFILE || errno == ENFILE)) {
+        throw error(ErrorCode::kSystem, "rank {} has no descriptor left for its peers (ulimit -n)",
+                    own_rank_);
+      }
       if (guest && is_same_user(guest.get())) {
         guests_.push_back(std::move(guest));
       }
@@ -210,11 +214,11 @@ class Coordinator {
     Segment segment =
         Segment::create(static_cast<int>(hellos.size()), sizes.stage_bytes, sizes.channel_bytes);
     segment.header().tuning = tuning;
+    // A pid of another namespace means nothing to a peer: then all are watched by deadlines only.
+    const bool comparable = std::ranges::all_of(
+        hellos, [&](const Hello& hello) { return hello.pid_namespace == hellos[0].pid_namespace; });
     for (const Hello& hello : hellos) {
       RankControl& control = segment.control(hello.rank);
-      // A pid of another namespace means nothing here: such a peer is watched by deadlines only.
-      const bool comparable =
-          hello.pid_namespace == hellos[static_cast<std::size_t>(own_rank_)].pid_namespace;
       control.pid = comparable ? hello.pid : 0;
       control.process_start_time = hello.process_start_time;
       control.state.store(RankState::kJoined, std::memory_order_release);
@@ -241,7 +245,7 @@ class Coordinator {
     const auto count = std::min(failure.ranks().size(), std::size(answer.ranks));
     std::copy_n(failure.ranks().begin(), count, answer.ranks);
     answer.ranks_count = static_cast<std::int32_t>(count);
-    for (const auto* sockets : {&sockets_, &rejected_}) {
+    for (const auto* sockets : {&sockets_, &rejected_, &guests_}) {
       for (const auto& socket : *sockets) {
         if (socket) {
           send_packet(socket.get(), bytes_of(answer));

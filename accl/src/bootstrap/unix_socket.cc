@@ -114,6 +114,9 @@ Packet receive_packet(int socket, std::span<std::byte> buffer) {
       packet.descriptor.reset(descriptor);
     }
   }
+  if (received > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+    throw error(ErrorCode::kSystem, "no descriptor left for the shared memory (ulimit -n)");
+  }
   packet.bytes = received > 0 ? static_cast<std::size_t>(received) : 0;
   return packet;
 }

@@ -114,6 +114,17 @@ void check_arguments(const Collective& call, int rank, int ranks) {
   check_count("a count", call.kind, call.count, size_of(call.type),
               static_cast<std::size_t>(ranks));
   const Needs needs = needs_of(call, rank);
+  const bool has_send_parts = call.kind == OperationKind::kReduceScatter ||
+                              call.kind == OperationKind::kAllToAll ||
+                              call.kind == OperationKind::kScatter;
+  const bool has_recv_parts = call.kind == OperationKind::kAllGather ||
+                              call.kind == OperationKind::kAllToAll ||
+                              call.kind == OperationKind::kGather;
+  if ((!call.send_parts.empty() && !has_send_parts) ||
+      (!call.recv_parts.empty() && !has_recv_parts)) {
+    throw error(ErrorCode::kInvalidArgument, "{}: parts have no meaning on that side",
+                name_of(call.kind));
+  }
   if (needs.send_parts && !call.send_parts.empty()) {
     check_parts("send", call, call.send_parts, rank, ranks);
   } else if (needs.send && call.send == nullptr && call.count > 0) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "algorithm/buffers.h"
 #include "algorithm/direct.h"
 #include "algorithm/pull.h"
 #include "algorithm/recursive.h"
@@ -46,16 +47,21 @@ unsigned current_forks() {
   return forks.load(std::memory_order_relaxed);
 }
 
+// Longer than any job, and short enough to be added to.
+constexpr std::chrono::hours kLongestTimeout{24 * 3650};
+
 std::chrono::nanoseconds default_timeout() {
   const char* text = std::getenv("ACCL_TIMEOUT");
   const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
-  return seconds > 0 ? std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))
-                     : std::chrono::nanoseconds(kDefaultTimeout);
+  if (!(seconds > 0)) {
+    return kDefaultTimeout;
+  }
+  const double longest = std::chrono::duration<double>(kLongestTimeout).count();
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, longest) * 1e9));
 }
 
 Clock::time_point after(std::chrono::nanoseconds timeout) {
-  const auto now = Clock::now();
-  return timeout > Clock::time_point::max() - now ? Clock::time_point::max() : now + timeout;
+  return Clock::now() + std::min<std::chrono::nanoseconds>(timeout, kLongestTimeout);
 }
 
 bool is_set(const char* name) {
@@ -134,8 +140,14 @@ void CommunicatorState::run_alone(const Collective& call) const {
   const void* from = call.send_parts.empty() ? call.send : call.send_parts[0].data;
   void* to = call.recv_parts.empty() ? call.recv : call.recv_parts[0].data;
   std::size_t count = call.count;
-  if (call.kind == OperationKind::kAllToAll && !call.send_parts.empty()) {
-    count = call.send_parts[0].count;
+  if (call.kind == OperationKind::kAllToAll) {
+    const Buffers buffers(call, rank);
+    count = buffers.send_count(0);
+    if (count != buffers.recv_count(0)) {
+      throw error(ErrorCode::kInvalidUsage,
+                  "all_to_all: rank 0 sends {} elements to itself and expects {}", count,
+                  buffers.recv_count(0));
+    }
   }
   if (call.kind == OperationKind::kBarrier || count == 0) {
     return;
@@ -158,8 +170,8 @@ void CommunicatorState::run_alone(const Collective& call) const {
 
 void CommunicatorState::run(const Collective& call) {
   check_arguments(call, rank, ranks);
+  check_usable();  // before the lock, which a thread that a forked child does not have may hold
   const std::lock_guard lock(running_);
-  check_usable();
   if (ranks == 1) {
     run_alone(call);
     return;
@@ -168,7 +180,16 @@ void CommunicatorState::run(const Collective& call) {
   const auto descriptor = make_descriptor(call, rank, ranks, sequence_);
   Session session(segment, waiting, rank, ranks, chunks_, call, descriptor,
                   call.timeout.value_or(default_timeout));
-  execute(session, descriptor.shares != 0);
+  try {
+    execute(session, descriptor.shares != 0);
+  } catch (const Error& failure) {
+    // Half-way through, this rank's counters no longer mean what its peers think. Broken already,
+    // in most cases.
+    throw waiting.break_communicator(failure);
+  } catch (const std::exception& failure) {
+    throw waiting.break_communicator(error(ErrorCode::kSystem, "rank {}: {} in collective #{}",
+                                           rank, failure.what(), sequence_));
+  }
   segment.control(rank).completed.store(static_cast<std::uint32_t>(sequence_),
                                         std::memory_order_release);
 }
@@ -224,9 +245,11 @@ void CommunicatorState::execute(Session& session, bool is_uneven) {
 
 std::string CommunicatorState::describe_current() const {
   const auto& control = segment.control(rank);
-  const std::uint32_t entered =
-      std::max(control.entries[0].sequence.load(), control.entries[1].sequence.load());
-  if (entered == control.completed.load()) {
+  // Counters wrap: the later of the two is the one ahead by less than half their range.
+  const std::uint32_t even = control.entries[0].sequence.load();
+  const std::uint32_t odd = control.entries[1].sequence.load();
+  const std::uint32_t entered = static_cast<std::int32_t>(odd - even) > 0 ? odd : even;
+  if (static_cast<std::int32_t>(entered - control.completed.load()) <= 0) {
     return {};
   }
   return fmt::format("#{} {}", entered, describe(control.descriptors[entered % 4]));
@@ -242,7 +265,8 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
   if (size < 1 || rank < 0 || rank >= size) {
     throw error(ErrorCode::kInvalidArgument, "rank {} of {} ranks does not exist", rank, size);
   }
-  const std::chrono::nanoseconds timeout = options.timeout.value_or(default_timeout());
+  const std::chrono::nanoseconds timeout = std::min<std::chrono::nanoseconds>(
+      options.timeout.value_or(default_timeout()), kLongestTimeout);
   bootstrap::Hello hello{};
   hello.rank = rank;
   hello.size = size;
@@ -307,11 +331,17 @@ MessageHandle Communicator::post(const Message& message) {
   state_->check_usable();
   return state_->messages.post(message);
 }
-bool Communicator::progress() { return state_->messages.progress(); }
+bool Communicator::progress() {
+  state_->check_usable();
+  return state_->messages.progress();
+}
 void Communicator::wait(std::span<const MessageHandle> messages) {
+  state_->check_usable();
+
   state_->messages.wait(messages);
 }
 void Communicator::wait_for_progress(std::chrono::nanoseconds at_most) {
+  state_->check_usable();
   state_->messages.wait_for_progress(at_most);
 }
 void Communicator::interrupt_wait() noexcept { state_->messages.interrupt_wait(); }

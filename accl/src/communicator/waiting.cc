@@ -250,25 +250,13 @@ std::optional<std::string> Waiting::gone(int peer) const {
   return std::nullopt;
 }
 
-void Waiting::check_peers(std::uint32_t sequence) {
-  for (int peer = 0; peer < impl_->ranks; ++peer) {
-    if (peer == impl_->rank) {
-      continue;
-    }
-    const auto why = gone(peer);
-    const auto completed = impl_->segment.control(peer).completed.load(std::memory_order_acquire);
-    if (why && static_cast<std::int32_t>(completed - sequence) < 0) {
-      throw break_communicator(Error(ErrorCode::kRemote, *why, {peer}));
-    }
-  }
-}
-
 void Waiting::check_processes() {
   for (int peer = 0; peer < impl_->ranks; ++peer) {
-    const RankState state = impl_->segment.control(peer).state.load(std::memory_order_acquire);
     const auto& process = impl_->processes[static_cast<std::size_t>(peer)];
-    if (state == RankState::kJoined && process && !process->is_alive()) {
-      throw break_communicator(Error(ErrorCode::kRemote, *gone(peer), {peer}));
+    // In this order: one that leaves and then exits has left.
+    if (process && !process->is_alive() &&
+        impl_->segment.control(peer).state.load(std::memory_order_acquire) == RankState::kJoined) {
+      throw Error(ErrorCode::kRemote, *gone(peer), {peer});
     }
   }
 }

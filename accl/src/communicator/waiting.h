@@ -98,10 +98,8 @@ class Waiting {
   // A sentence when the peer's process has died, or it has left or aborted the communicator;
   // nothing while it is there.
   std::optional<std::string> gone(int peer) const;
-  // Slow look at every peer; breaks the communicator and throws when one is gone that had not
-  // completed collective `sequence`.
-  void check_peers(std::uint32_t sequence);
-  // Breaks the communicator and throws when a peer's process has died that had not left in order.
+  // Throws when a peer's process has died that had not left in order. Breaks nothing: it may have
+  // done its part of what others are still in.
   void check_processes();
 
   // Breaks the communicator for all ranks, keeps the first sentence, and wakes everybody. Returns

@@ -133,6 +133,11 @@ c10::intrusive_ptr<c10d::Work> AcclBackend::alltoall_base(at::Tensor& output, at
   check_same_type(invalid, {output}, input);
   c10d::checkSplitSizes(input_splits, input, size_);
   c10d::checkSplitSizes(output_splits, output, size_);
+  TORCH_CHECK(!input_splits.empty() || !output_splits.empty() || input.numel() == output.numel(),
+              "ProcessGroupAccl::alltoall_base: without splits, input and output must have the "
+              "same number of elements, "
+              "not ",
+              input.numel(), " and ", output.numel());
   return submit(
       {.operation = AcclOperation::kAllToAll,
        .kind = c10d::OpType::ALLTOALL_BASE,
