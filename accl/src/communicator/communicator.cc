@@ -183,9 +183,9 @@ void CommunicatorState::run(const Collective& call) {
   try {
     execute(session, descriptor.shares != 0);
   } catch (const Error& failure) {
-    // Half-way through, this rank's counters no longer mean what its peers think. Broken already,
-    // in most cases.
-    throw waiting.break_communicator(failure);
+    // Half-way through, this rank's counters no longer mean what its peers think. Broken already, in most cases.
+    waiting.break_communicator(failure);
+    throw;
   } catch (const std::exception& failure) {
     throw waiting.break_communicator(error(ErrorCode::kSystem, "rank {}: {} in collective #{}",
                                            rank, failure.what(), sequence_));

@@ -184,6 +184,7 @@ void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint
       if (const auto why = gone(owner); why && !reached(word, target)) {
         throw break_communicator(Error(ErrorCode::kRemote, *why, {owner}));
       }
+      look_for_losses();
     }
     futex_wait(word, seen,
                std::min<std::chrono::nanoseconds>(kLookAround, context.deadline() - now));
@@ -248,6 +249,24 @@ std::optional<std::string> Waiting::gone(int peer) const {
     return fmt::format("rank {} (pid {}) has died", peer, impl_->segment.control(peer).pid);
   }
   return std::nullopt;
+}
+
+// A collective cannot end when any rank is gone that has not completed it, whoever is waited for just now. (One that has
+// completed it may well have exited.)
+void Waiting::look_for_losses() {
+  const std::uint32_t sequence = impl_->mine().completed.load(std::memory_order_relaxed) + 1;
+  for (int peer = 0; peer < impl_->ranks; ++peer) {
+    if (peer == impl_->rank) {
+      continue;
+    }
+    // In this order: a rank completes before it leaves.
+    const auto why = gone(peer);
+    const std::uint32_t completed =
+        impl_->segment.control(peer).completed.load(std::memory_order_acquire);
+    if (why && static_cast<std::int32_t>(completed - sequence) < 0) {
+      throw break_communicator(Error(ErrorCode::kRemote, *why, {peer}));
+    }
+  }
 }
 
 void Waiting::check_processes() {

@@ -114,6 +114,7 @@ class Waiting {
  private:
   void wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target,
                    const WaitContext& context);
+  void look_for_losses();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
