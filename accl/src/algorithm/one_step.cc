@@ -9,9 +9,13 @@
 namespace ljtrain::accl::direct {
 namespace {
 
-// What fits the announcement's first cache line. Longer vectors would straddle two, and do better
-// in an area of their own.
+// What fits the announcement's first cache line; what fits its second one, where vectors do not
+// straddle lines. The rest goes to an area of its own.
 constexpr std::size_t kInline = 48;
+constexpr std::size_t kSecondLine = shared_memory::kCacheLine;
+constexpr std::size_t kToSecondLine =
+    shared_memory::kCacheLine - offsetof(shared_memory::RankControl::Entry, payload);
+static_assert(kToSecondLine + kSecondLine <= shared_memory::kInlineBytes);
 // Ranks that need no memory from the heap.
 constexpr int kFew = 64;
 
@@ -179,11 +183,13 @@ void one_step(Session& session) {
   const Collective& call = session.collective();
   const Buffers buffers(call, session.rank());
   const int ranks = session.ranks();
-  const bool is_inline = payload_bytes(call, ranks) <= kInline;
+  const std::size_t bytes = payload_bytes(call, ranks);
   const auto payload_of = [&](int owner) {
-    return is_inline ? session.inline_payload(owner) : session.one_shot_area(owner);
+    return bytes <= kInline       ? session.inline_payload(owner)
+           : bytes <= kSecondLine ? session.inline_payload(owner) + kToSecondLine
+                                  : session.one_shot_area(owner);
   };
-  if (payload_bytes(call, ranks) > 0 && puts_down(call, session.rank())) {
+  if (bytes > 0 && puts_down(call, session.rank())) {
     put_down(call, buffers, ranks, payload_of(session.rank()));
   }
   session.enter();

@@ -90,7 +90,7 @@ class Session {
   int ranks_;
   std::uint32_t& chunks_before_;  // over the life of the communicator; all ranks count alike
   const Collective& collective_;
-  shared_memory::Descriptor descriptor_;
+  const shared_memory::Descriptor& descriptor_;
   std::uint32_t sequence_;
   std::uint32_t hash_;
   std::size_t chunk_bytes_;

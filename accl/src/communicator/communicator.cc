@@ -183,7 +183,8 @@ void CommunicatorState::run(const Collective& call) {
   try {
     execute(session, descriptor.shares != 0);
   } catch (const Error& failure) {
-    // Half-way through, this rank's counters no longer mean what its peers think. Broken already, in most cases.
+    // Half-way through, this rank's counters no longer mean what its peers think. Broken already,
+    // in most cases.
     waiting.break_communicator(failure);
     throw;
   } catch (const std::exception& failure) {

@@ -31,6 +31,7 @@ constexpr std::chrono::nanoseconds kLongestSpin{60'000};
 // With more ranks than cores the peer cannot run while this rank spins: let it.
 constexpr int kYields = 20;
 constexpr int kSpinsPerLook = 32;
+constexpr int kEagerLooks = 400;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -124,12 +125,11 @@ void Waiting::check() {
 
 void Waiting::wait_slowly(int owner, std::atomic<std::uint32_t>& word, std::uint32_t target,
                           const WaitContext& context) {
-  // A hand-over under way takes no longer than this; the clock would.
-  for (int i = 0; i < kSpinsPerLook && !impl_->oversubscribed; ++i) {
+  // A hand-over under way takes no longer than this; a pause instruction or the clock would.
+  for (int i = 0; i < kEagerLooks && !impl_->oversubscribed; ++i) {
     if (reached(word, target)) {
       return;
     }
-    pause();
   }
   const auto started = Clock::now();
   static_cast<void>(context.deadline());
@@ -251,8 +251,8 @@ std::optional<std::string> Waiting::gone(int peer) const {
   return std::nullopt;
 }
 
-// A collective cannot end when any rank is gone that has not completed it, whoever is waited for just now. (One that has
-// completed it may well have exited.)
+// A collective cannot end when any rank is gone that has not completed it, whoever is waited for
+// just now. (One that has completed it may well have exited.)
 void Waiting::look_for_losses() {
   const std::uint32_t sequence = impl_->mine().completed.load(std::memory_order_relaxed) + 1;
   for (int peer = 0; peer < impl_->ranks; ++peer) {

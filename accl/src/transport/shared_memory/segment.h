@@ -64,7 +64,7 @@ enum class RankState : std::uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2, kAbo
 enum Lane : std::uint8_t { kStaged, kConsumed, kResult, kLanes };
 
 // Payload that travels in the announcement of a collective itself.
-inline constexpr std::size_t kInlineBytes = 112;
+inline constexpr std::size_t kInlineBytes = 120;
 
 struct alignas(kCacheLine) RankControl {
   // Written by the owner only; peers poll it.
