@@ -58,10 +58,11 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     before = shared_memory()
+    processes = descendants_of(os.getpid())
     yield
     assert [name for name in shared_memory() - before if not in_use(name)] == []
     assert list(scratch.iterdir()) == []
-    assert descendants_of(os.getpid()) == set()
+    assert descendants_of(os.getpid()) <= processes
 
 
 def test_every_operation_is_measured_and_verified(ljperf: Ljperf) -> None:

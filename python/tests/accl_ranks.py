@@ -126,6 +126,14 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
+def stop_server() -> None:
+    """At the end of a module's tests: later tests look for processes that were left behind."""
+    if _server.cache_info().currsize > 0:
+        server = _server()
+        server.communicate(timeout=DEADLINE_S)
+        _server.cache_clear()
+
+
 def _ask(request: dict[str, Any]) -> dict[str, Any]:
     server = _server()
     assert server.stdin is not None

@@ -9,13 +9,20 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
-from accl_ranks import end, run_processes, start_processes
+from accl_ranks import end, run_processes, start_processes, stop_server
 
 KNOWN_S = 1.0  # a dead peer
 SLACK_S = 1.5  # a loaded machine
 GRACE_S = 5.0  # that a group waits for what is pending when it ends
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_server_is_left() -> Iterator[None]:
+    yield
+    stop_server()
 
 
 @pytest.mark.parametrize(
