@@ -54,9 +54,9 @@ void must_be_started(ncclResult_t result) {
   must_be(result == ncclInProgress || result == ncclSuccess, ncclGetLastError(nullptr));
 }
 
-int sum_over(ncclComm_t comm, int value, cudaStream_t stream = nullptr) {
+int sum_over(ncclComm_t comm, int value) {
   int result = 0;
-  must(ncclAllReduce(&value, &result, 1, ncclInt, ncclSum, comm, stream));
+  must(ncclAllReduce(&value, &result, 1, ncclInt, ncclSum, comm, nullptr));
   return result;
 }
 
@@ -417,8 +417,11 @@ TEST(ApiLifetime, AForkedChildIsRefused) {
   expect_no_failure(run_api_ranks(As::kProcesses, 2, [](ncclComm_t comm, int) {
     cudaStream_t stream = nullptr;
     must(acclStreamCreate(&stream));
-    sum_over(comm, 1, stream);
+    const int one = 1;
+    int sum = 0;  // outlives what the stream does
+    must(ncclAllReduce(&one, &sum, 1, ncclInt, ncclSum, comm, stream));
     must(acclStreamSynchronize(stream));
+    must_be(sum == 2, "wrong sum on a stream");
     const pid_t child = ::fork();
     if (child == 0) {
       ::alarm(20);

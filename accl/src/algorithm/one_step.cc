@@ -70,7 +70,9 @@ void put_down(const Collective& call, const Buffers& buffers, int ranks, std::by
   if (!call.send_parts.empty()) {
     for (int peer = 0; peer < ranks; ++peer) {
       const std::size_t bytes = buffers.send_count(peer) * buffers.element();
-      std::memcpy(payload, buffers.send(peer), bytes);
+      if (bytes > 0) {  // an empty part may be null
+        std::memcpy(payload, buffers.send(peer), bytes);
+      }
       payload += bytes;
     }
     return;
@@ -80,7 +82,9 @@ void put_down(const Collective& call, const Buffers& buffers, int ranks, std::by
   const std::size_t bytes = has_blocks
                                 ? static_cast<std::size_t>(ranks) * call.count * buffers.element()
                                 : call.count * buffers.element();
-  std::memcpy(payload, call.send, bytes);
+  if (bytes > 0) {
+    std::memcpy(payload, call.send, bytes);
+  }
 }
 
 // Where in every rank's payload the block of this rank begins (reduce_scatter).
@@ -160,8 +164,9 @@ void take(Session& session, const Buffers& buffers, std::span<std::byte* const> 
       for (int peer = 0; peer < session.ranks(); ++peer) {
         const void* source =
             peer == session.rank() ? call.send : payloads[static_cast<std::size_t>(peer)];
-        if (source != buffers.recv(peer)) {
-          std::memcpy(buffers.recv(peer), source, buffers.recv_count(peer) * buffers.element());
+        const std::size_t share = buffers.recv_count(peer) * buffers.element();
+        if (source != buffers.recv(peer) && share > 0) {
+          std::memcpy(buffers.recv(peer), source, share);
         }
       }
       break;

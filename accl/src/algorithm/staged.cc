@@ -225,6 +225,9 @@ void all_gather(Session& session) {
         const Slice slice = slice_of(own, chunk, chunk_bytes);
         const std::byte* from = buffers.send() + slice.offset;
         std::byte* to = buffers.recv(session.rank()) + slice.offset;
+        if (slice.bytes == 0) {
+          return;  // this rank's share has ended, or is empty and null
+        }
         if (from == to) {
           std::memcpy(session.slot(session.rank(), chunk), from, slice.bytes);
         } else {
@@ -291,8 +294,10 @@ void reduce_scatter(Session& session) {
       [&](std::size_t chunk) {
         for (const int peer : peers) {
           const Slice slice = slice_of(buffers.send_count(peer) * element, chunk, share);
-          std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
-                      buffers.send(peer) + slice.offset, slice.bytes);
+          if (slice.bytes > 0) {
+            std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
+                        buffers.send(peer) + slice.offset, slice.bytes);
+          }
         }
       },
       [&](std::size_t chunk) {
@@ -334,8 +339,10 @@ void exchange(Session& session, bool gives, std::span<const int> givers, std::si
       [&](std::size_t chunk) {
         for (const int peer : peers) {
           const Slice slice = slice_of(count(rank, peer) * element, chunk, share);
-          std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
-                      buffers.send(peer) + slice.offset, slice.bytes);
+          if (slice.bytes > 0) {
+            std::memcpy(session.slot(rank, chunk) + place_of(rank, peer) * share,
+                        buffers.send(peer) + slice.offset, slice.bytes);
+          }
         }
       },
       [&](std::size_t chunk) {
