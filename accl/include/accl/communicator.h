@@ -74,9 +74,9 @@ class Communicator {
   // whole.
   void run(const Collective& collective);
 
-  // Messages are independent of collectives: neither waits for the other. post() starts one (a
-  // short send may be complete on return); somebody must drive progress: wait(), or progress() in a
-  // loop. Thread-safe.
+  // Messages are independent of collectives: neither waits for the other. post() starts one;
+  // somebody must drive progress: wait(), or progress() in a loop. A send is done when its receiver
+  // has taken it. Thread-safe.
   MessageHandle post(const Message& message);
   // Moves all messages as far as possible without blocking; true if anything moved.
   bool progress();
