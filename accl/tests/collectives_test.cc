@@ -271,6 +271,49 @@ TEST(Collectives, UnevenParts) {
   }
 }
 
+// One rank may give shares where its peers give one count: what counts is what each pair exchanges.
+// Around the sizes where the data move from the announcement to an area, and on to the stages.
+TEST(Collectives, AllToAllInEveryForm) {
+  for (const int ranks : {2, 3}) {
+    testing::expect_no_failure(
+        testing::run_ranks(As::kProcesses, ranks, [](Communicator& communicator) {
+          const int rank = communicator.rank();
+          const auto n = static_cast<std::size_t>(communicator.size());
+          for (const std::size_t count : {0UL, 1UL, 13UL, 14UL, 29UL, 30UL, 5000UL, 100'000UL}) {
+            for (int with_parts = 0; with_parts < (1 << communicator.size()); ++with_parts) {
+              std::vector<float> in(n * count);
+              std::vector<float> out(n * count, -1);
+              std::vector<Part> send;
+              std::vector<Part> recv;
+              for (std::size_t i = 0; i < in.size(); ++i) {
+                in[i] = value(rank, i);
+              }
+              for (std::size_t peer = 0; peer < n; ++peer) {
+                send.push_back({in.data() + peer * count, count});
+                recv.push_back({out.data() + peer * count, count});
+              }
+              Collective call;
+              call.kind = OperationKind::kAllToAll;
+              call.type = DataType::kFloat32;
+              if ((with_parts >> rank & 1) != 0) {
+                call.send_parts = send;
+                call.recv_parts = recv;
+              } else {
+                call.send = in.data();
+                call.recv = out.data();
+                call.count = count;
+              }
+              communicator.run(call);
+              for (std::size_t i = 0; i < out.size(); ++i) {
+                const std::size_t at = static_cast<std::size_t>(rank) * count + i % count;
+                require(out[i] == value(static_cast<int>(i / count), at), "all_to_all");
+              }
+            }
+          }
+        }));
+  }
+}
+
 // Buffers from Communicator::allocate() are read by peers directly; freed and allocated anew in
 // between.
 TEST(Collectives, SharedBuffers) {

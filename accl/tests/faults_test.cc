@@ -132,6 +132,22 @@ TEST_P(BothWays, DifferentRootsAndShares) {
   }
 }
 
+TEST_P(BothWays, AllToAllOfUnequalCountsSaysWhichPair) {
+  const auto failures = testing::run_ranks(GetParam(), 2, [](Communicator& communicator) {
+    std::vector<float> data(64);
+    Collective call;
+    call.kind = OperationKind::kAllToAll;
+    call.type = DataType::kFloat32;
+    call.send = data.data();
+    call.recv = data.data() + 32;
+    call.count = communicator.rank() == 0 ? 3 : 5;
+    communicator.run(call);
+  });
+  for (const auto& text : failures) {
+    EXPECT_TRUE(contains(text, "sends 3 elements") || contains(text, "sends 5 elements")) << text;
+  }
+}
+
 TEST_P(BothWays, ABrokenCommunicatorStaysBroken) {
   const auto failures = testing::run_ranks(GetParam(), 2, [](Communicator& communicator) {
     float value = 0;

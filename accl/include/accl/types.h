@@ -87,16 +87,16 @@ struct Part {
 
 // One collective, as one rank calls it.
 //
-//   kind            send                          recv                          count
-//   barrier         -                             -                             0
-//   all_reduce      count elements                count elements                elements of the
-//   whole reduce          count elements                count elements on the root    elements of
-//   the whole broadcast       count elements on the root    count elements                elements
-//   of the whole all_gather      count elements                ranks * count elements of one rank
-//   reduce_scatter  ranks * count                 count                         elements of one
-//   rank all_to_all      ranks * count                 ranks * count                 elements from
-//   one rank to one rank gather          count                         ranks * count on the root
-//   elements of one rank scatter         ranks * count on the root     count elements of one rank
+//   kind            send                   recv                         count: elements
+//   barrier         -                      -                            0
+//   all_reduce      count                  count                        of the whole
+//   reduce          count                  count on the root            of the whole
+//   broadcast       count on the root      count                        of the whole
+//   all_gather      count                  ranks * count                of one rank
+//   reduce_scatter  ranks * count          count                        of one rank
+//   all_to_all      ranks * count          ranks * count                from one rank to one rank
+//   gather          count                  ranks * count on the root    of one rank
+//   scatter         ranks * count on root  count                        of one rank
 //
 // In place, as in NCCL: send == recv; for all_gather and gather (root) send == recv + rank * count;
 // for reduce_scatter and scatter (root) recv == send + rank * count; all_to_all with send == recv

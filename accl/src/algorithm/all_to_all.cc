@@ -12,8 +12,10 @@ namespace ljtrain::accl::direct {
 namespace {
 
 // What each rank announces: how many elements it sends to each rank and expects from each; and,
-// where that is little, what it sends. Small announcements travel in the entry itself, with 32-bit
-// counts; the reader tells them by the first word.
+// where that is little, what it sends. The first word says in which form:
+//   even   one count for all, in the word itself
+//   short  a row of 32-bit counts each way, in the entry, followed by the data
+//   long   the same with 64-bit counts, in the area of the one-step algorithms
 class Announcement {
  public:
   Announcement(const Session& session, std::size_t element, std::size_t limit)
@@ -24,53 +26,56 @@ class Announcement {
 
   void write(const Buffers& buffers) {
     const int rank = session_.rank();
-    std::size_t largest = 0;
-    std::size_t total = 0;
-    for (int peer = 0; peer < session_.ranks(); ++peer) {
-      largest = std::max({largest, buffers.send_count(peer), buffers.recv_count(peer)});
-      total += peer == rank ? 0 : buffers.send_count(peer) * element_;
-    }
+    const Collective& call = session_.collective();
     std::byte* head = session_.inline_payload(rank);
-    const bool is_short = largest <= std::numeric_limits<std::uint32_t>::max() &&
-                          rows_end<std::uint32_t>() + total <= shared_memory::kInlineBytes;
-    const std::uint32_t mark = is_short ? 1 : 0;
-    std::memcpy(head, &mark, sizeof(mark));
-    is_short ? write_rows<std::uint32_t>(head + kMark, buffers)
-             : write_rows<std::uint64_t>(session_.one_shot_area(rank), buffers);
-    if (!is_short && total > limit_) {
+    if (call.send_parts.empty() && call.recv_parts.empty() && call.count <= kMostEven) {
+      const std::uint32_t word = kEven | (static_cast<std::uint32_t>(call.count) << kFormBits);
+      std::memcpy(head, &word, sizeof(word));
+      if (holds_data(rank)) {
+        write_data(const_cast<std::byte*>(data_of(rank)), buffers);
+      }
       return;
     }
-    std::byte* to = is_short ? head + rows_end<std::uint32_t>()
-                             : session_.one_shot_area(rank) + 2 * ranks_ * sizeof(std::uint64_t);
+    std::size_t largest = 0;
+    std::size_t sum = 0;
     for (int peer = 0; peer < session_.ranks(); ++peer) {
-      const std::size_t bytes = peer == rank ? 0 : buffers.send_count(peer) * element_;
-      if (bytes > 0) {
-        std::memcpy(to, buffers.send(peer), bytes);
-        to += bytes;
-      }
+      largest = std::max({largest, buffers.send_count(peer), buffers.recv_count(peer)});
+      sum += peer == rank ? 0 : buffers.send_count(peer) * element_;
+    }
+    const bool is_short = largest <= std::numeric_limits<std::uint32_t>::max() &&
+                          rows_end<std::uint32_t>() + sum <= shared_memory::kInlineBytes;
+    const std::uint32_t word = is_short ? kShort : kLong;
+    std::memcpy(head, &word, sizeof(word));
+    is_short ? write_rows<std::uint32_t>(head + kWord, buffers)
+             : write_rows<std::uint64_t>(session_.one_shot_area(rank), buffers);
+    if (is_short || sum <= limit_) {
+      write_data(const_cast<std::byte*>(data_of(rank)), buffers);
     }
   }
 
   // Elements that `giver` says it sends to `taker`, and that `taker` says it expects from `giver`.
   std::size_t sent(int giver, int taker) const {
-    return row(giver, static_cast<std::size_t>(taker));
+    return count(giver, static_cast<std::size_t>(taker));
   }
   std::size_t expected(int taker, int giver) const {
-    return row(taker, ranks_ + static_cast<std::size_t>(giver));
+    return count(taker, ranks_ + static_cast<std::size_t>(giver));
   }
-  // Bytes for all others.
-  std::size_t total(int giver) const {
-    std::size_t sum = 0;
-    for (int taker = 0; taker < session_.ranks(); ++taker) {
-      sum += taker == giver ? 0 : sent(giver, taker) * element_;
+  // Whether all ranks exchange the same count with all others.
+  bool is_even() const {
+    for (int peer = 0; peer < session_.ranks(); ++peer) {
+      if (form(peer) != kEven || word(peer) != word(session_.rank())) {
+        return false;
+      }
     }
-    return sum;
+    return true;
   }
-  bool holds_data(int giver) const { return is_short(giver) || total(giver) <= limit_; }
+  bool holds_data(int giver) const { return form(giver) == kShort || total(giver) <= limit_; }
   const std::byte* data(int giver, int taker) const {
-    const std::byte* from =
-        is_short(giver) ? session_.inline_payload(giver) + rows_end<std::uint32_t>()
-                        : session_.one_shot_area(giver) + 2 * ranks_ * sizeof(std::uint64_t);
+    const std::byte* from = data_of(giver);
+    if (form(giver) == kEven) {
+      return from + static_cast<std::size_t>(taker - (taker > giver ? 1 : 0)) * sent(giver, taker) *
+                        element_;
+    }
     for (int before = 0; before < taker; ++before) {
       from += before == giver ? 0 : sent(giver, before) * element_;
     }
@@ -78,15 +83,33 @@ class Announcement {
   }
 
  private:
-  static constexpr std::size_t kMark = sizeof(std::uint32_t);
+  static constexpr std::uint32_t kLong = 0;
+  static constexpr std::uint32_t kShort = 1;
+  static constexpr std::uint32_t kEven = 2;
+  static constexpr unsigned kFormBits = 2;
+  static constexpr std::size_t kMostEven = std::numeric_limits<std::uint32_t>::max() >> kFormBits;
+  static constexpr std::size_t kWord = sizeof(std::uint32_t);
+
+  std::uint32_t word(int owner) const {
+    std::uint32_t value = 0;
+    std::memcpy(&value, session_.inline_payload(owner), sizeof(value));
+    return value;
+  }
+  std::uint32_t form(int owner) const { return word(owner) & ((1U << kFormBits) - 1); }
+  // Bytes for all others.
+  std::size_t total(int giver) const {
+    if (form(giver) == kEven) {
+      return (ranks_ - 1) * (word(giver) >> kFormBits) * element_;
+    }
+    std::size_t sum = 0;
+    for (int taker = 0; taker < session_.ranks(); ++taker) {
+      sum += taker == giver ? 0 : sent(giver, taker) * element_;
+    }
+    return sum;
+  }
   template <typename Count>
   std::size_t rows_end() const {
-    return kMark + 2 * ranks_ * sizeof(Count);
-  }
-  bool is_short(int owner) const {
-    std::uint32_t mark = 0;
-    std::memcpy(&mark, session_.inline_payload(owner), sizeof(mark));
-    return mark != 0;
+    return kWord + 2 * ranks_ * sizeof(Count);
   }
   template <typename Count>
   void write_rows(std::byte* to, const Buffers& buffers) const {
@@ -98,16 +121,45 @@ class Announcement {
       }
     }
   }
-  std::size_t row(int owner, std::size_t index) const {
-    if (is_short(owner)) {
-      std::uint32_t count = 0;
-      std::memcpy(&count, session_.inline_payload(owner) + kMark + index * sizeof(count),
-                  sizeof(count));
-      return count;
+  // Where the data of an owner begin that has little.
+  const std::byte* data_of(int owner) const {
+    const std::byte* head = session_.inline_payload(owner);
+    switch (form(owner)) {
+      case kEven:
+        return kWord + total(owner) <= shared_memory::kInlineBytes ? head + kWord
+                                                                   : session_.one_shot_area(owner);
+      case kShort:
+        return head + rows_end<std::uint32_t>();
+      default:
+        return session_.one_shot_area(owner) + 2 * ranks_ * sizeof(std::uint64_t);
     }
-    std::uint64_t count = 0;
-    std::memcpy(&count, session_.one_shot_area(owner) + index * sizeof(count), sizeof(count));
-    return count;
+  }
+  void write_data(std::byte* to, const Buffers& buffers) const {
+    for (int peer = 0; peer < session_.ranks(); ++peer) {
+      const std::size_t bytes = peer == session_.rank() ? 0 : buffers.send_count(peer) * element_;
+      if (bytes > 0) {
+        std::memcpy(to, buffers.send(peer), bytes);
+        to += bytes;
+      }
+    }
+  }
+  // The `index`-th count of an owner: what it sends to each rank, then what it expects from each.
+  std::size_t count(int owner, std::size_t index) const {
+    switch (form(owner)) {
+      case kEven:
+        return word(owner) >> kFormBits;
+      case kShort: {
+        std::uint32_t value = 0;
+        std::memcpy(&value, session_.inline_payload(owner) + kWord + index * sizeof(value),
+                    sizeof(value));
+        return value;
+      }
+      default: {
+        std::uint64_t value = 0;
+        std::memcpy(&value, session_.one_shot_area(owner) + index * sizeof(value), sizeof(value));
+        return value;
+      }
+    }
   }
 
   const Session& session_;
@@ -117,6 +169,9 @@ class Announcement {
 };
 
 void check_pairs(Session& session, const Announcement& announcement) {
+  if (announcement.is_even()) {
+    return;
+  }
   for (int giver = 0; giver < session.ranks(); ++giver) {
     for (int taker = 0; taker < session.ranks(); ++taker) {
       const std::size_t sent = announcement.sent(giver, taker);
@@ -134,7 +189,8 @@ void check_pairs(Session& session, const Announcement& announcement) {
 
 }  // namespace
 
-void all_to_all(Session& session, const std::function<bool()>& try_pull) {
+void all_to_all(Session& session, const std::function<void()>& place,
+                const std::function<bool()>& try_pull) {
   const Buffers buffers(session.collective(), session.rank());
   const int rank = session.rank();
   const std::size_t element = buffers.element();
@@ -144,6 +200,10 @@ void all_to_all(Session& session, const std::function<bool()>& try_pull) {
       session, element,
       std::min<std::size_t>(session.tuning().one_shot_bytes, kOneShotArea - row_bytes));
   announcement.write(buffers);
+  // Peers may pull where all shares are even and large.
+  if (!announcement.holds_data(rank)) {
+    place();
+  }
   session.enter();
   session.meet_all();
   check_pairs(session, announcement);

@@ -15,6 +15,7 @@
 namespace ljtrain::accl {
 namespace {
 
+using shared_memory::BufferPlaces;
 using shared_memory::Descriptor;
 using shared_memory::Lane;
 using shared_memory::RankControl;
@@ -66,13 +67,14 @@ Pull::Way Pull::way_for(Session& session, bool process_read_is_faster) const {
   bool can_read = may_read_ && process_read_is_faster && !reduces;
   for (int peer = 0; peer < ranks_; ++peer) {
     const Descriptor& theirs = session.descriptor_of(peer);
+    const BufferPlaces& places = session.places_of(peer);
     // Parts lie anywhere; and an all_to_all in place receives over what peers still read.
     if (theirs.has_parts != 0 || (call.kind == OperationKind::kAllToAll && theirs.in_place != 0)) {
       return Way::kNone;
     }
-    const bool send_is_shared = theirs.send_allocation != 0 || !gives(call, peer);
+    const bool send_is_shared = places.send_allocation != 0 || !gives(call, peer);
     const bool recv_is_shared =
-        theirs.recv_allocation != 0 || call.kind != OperationKind::kAllReduce;
+        places.recv_allocation != 0 || call.kind != OperationKind::kAllReduce;
     can_map = can_map && (one_process_ || (send_is_shared && recv_is_shared));
     can_read = can_read && segment_.control(peer).pid != 0;
   }
@@ -80,7 +82,7 @@ Pull::Way Pull::way_for(Session& session, bool process_read_is_faster) const {
 }
 
 bool Pull::map_buffers_of(Session& session, int peer) {
-  const Descriptor& theirs = session.descriptor_of(peer);
+  const BufferPlaces& theirs = session.places_of(peer);
   const auto map = [&](std::uint64_t id, int descriptor, std::size_t bytes) {
     if (id == 0 || mappings_.contains({peer, id})) {
       return false;
@@ -113,7 +115,7 @@ bool Pull::prepare(Session& session, Way way) {
   if (way == Way::kRead) {
     // Those who give for the first time; every rank keeps the same list.
     for (int peer = 0; peer < ranks_; ++peer) {
-      const Descriptor& theirs = session.descriptor_of(peer);
+      const BufferPlaces& theirs = session.places_of(peer);
       if (!gives(session.collective(), peer) || !probed_.insert(peer).second) {
         continue;
       }
@@ -134,7 +136,7 @@ bool Pull::prepare(Session& session, Way way) {
       mappings_.clear();
     }
     for (int peer = 0; peer < ranks_; ++peer) {
-      const std::uint64_t freed = session.descriptor_of(peer).deallocations;
+      const std::uint64_t freed = session.places_of(peer).deallocations;
       if (deallocations_[peer] != freed) {
         deallocations_[peer] = freed;
         std::erase_if(mappings_, [&](const auto& entry) { return entry.first.first == peer; });
@@ -161,7 +163,7 @@ bool Pull::prepare(Session& session, Way way) {
 }
 
 const std::byte* Pull::mapped(Session& session, int peer, bool recv) const {
-  const Descriptor& theirs = session.descriptor_of(peer);
+  const BufferPlaces& theirs = session.places_of(peer);
   if (one_process_ || peer == rank_) {
     return reinterpret_cast<const std::byte*>(  // NOLINT(performance-no-int-to-ptr)
         recv ? theirs.recv_address : theirs.send_address);
@@ -181,7 +183,7 @@ void Pull::copy_from(Session& session, Way way, int peer, std::size_t offset, st
   for (std::size_t done = 0; done < bytes;) {
     const iovec local{to + done, bytes - done};
     const iovec remote{reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
-                           session.descriptor_of(peer).send_address + offset + done),
+                           session.places_of(peer).send_address + offset + done),
                        bytes - done};
     const ssize_t moved = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
     if (moved <= 0) {

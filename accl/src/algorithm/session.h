@@ -34,6 +34,10 @@ class Session {
           std::uint32_t& chunks_before, const Collective& collective,
           const shared_memory::Descriptor& descriptor, std::chrono::nanoseconds timeout);
 
+  // Tells the peers where this rank's buffers lie; before enter(), where they may read there.
+  void place(const shared_memory::BufferPlaces& places) {
+    segment_.control(rank_).places[sequence_ % 4] = places;
+  }
   // Announces the collective, with what lies in inline_payload() and one_shot_area(). A second call
   // does nothing.
   void enter();
@@ -44,6 +48,10 @@ class Session {
   void meet(int peer);
   void meet_all();
   const shared_memory::Descriptor& descriptor_of(int peer) const;
+  // Of a peer that has called place().
+  const shared_memory::BufferPlaces& places_of(int peer) const {
+    return segment_.control(peer).places[sequence_ % 4];
+  }
 
   // ---- slots: `chunk` counts from 0 within this collective ----
   // Every rank passes every chunk in every lane, whether it has something to do with it or not.

@@ -154,9 +154,14 @@ shared_memory::Descriptor make_descriptor(const Collective& call, int rank, int 
   }
   // What each pair exchanges in an all_to_all is compared on its own.
   told.count = told.shares != 0 || call.kind == OperationKind::kAllToAll ? 0 : call.count;
+  told.in_place = call.send == call.recv ? 1 : 0;
+  return told;
+}
+
+shared_memory::BufferPlaces find_buffers(const Collective& call, int rank, int ranks) {
+  shared_memory::BufferPlaces told{};
   told.send_address = reinterpret_cast<std::uint64_t>(call.send);
   told.recv_address = reinterpret_cast<std::uint64_t>(call.recv);
-  told.in_place = call.send == call.recv ? 1 : 0;
   told.deallocations = allocation::deallocations();
   const std::size_t bytes = call.count * size_of(call.type);
   const bool many_sent = call.kind == OperationKind::kReduceScatter ||

@@ -13,4 +13,7 @@ void check_arguments(const Collective& collective, int rank, int ranks);
 shared_memory::Descriptor make_descriptor(const Collective& collective, int rank, int ranks,
                                           std::uint64_t sequence);
 
+// Where the buffers lie that peers may read or write.
+shared_memory::BufferPlaces find_buffers(const Collective& collective, int rank, int ranks);
+
 }  // namespace ljtrain::accl

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -199,15 +200,20 @@ void CommunicatorState::execute(Session& session, bool is_uneven) {
   const Collective& call = session.collective();
   const auto& tuning = segment.header().tuning;
   const std::size_t bytes = call.count * size_of(call.type);
+  if (call.kind == OperationKind::kAllToAll) {
+    const auto place = [&] { session.place(find_buffers(call, rank, ranks)); };
+    const auto pull_all = [&] {
+      return pull.try_run(session, tuner::is_process_read_faster(tuning, bytes));
+    };
+    direct::all_to_all(session, std::ref(place), std::ref(pull_all));
+    return;
+  }
   const auto try_pull = [&] {
+    session.place(find_buffers(call, rank, ranks));
     session.enter();
     session.meet_all();
     return pull.try_run(session, tuner::is_process_read_faster(tuning, bytes));
   };
-  if (call.kind == OperationKind::kAllToAll) {
-    direct::all_to_all(session, try_pull);
-    return;
-  }
   // With uneven shares `bytes` differs between ranks, who must choose alike.
   const auto algorithm = is_uneven ? tuner::Algorithm::kStaged
                                    : choices_.choose(call.kind, bytes, widening(call.type));

@@ -23,7 +23,7 @@
 namespace ljtrain::accl::shared_memory {
 
 inline constexpr std::size_t kCacheLine = 64;
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 
 // What one rank says about the collective it is in, for the others to compare with theirs.
 struct Descriptor {
@@ -40,8 +40,12 @@ struct Descriptor {
   std::uint8_t in_place;
   // kPremulSum: this rank's factor.
   Scale scale;
-  // The buffers: where they lie in the owner's process, and in memory of Communicator::allocate()
-  // the allocation's id (0: in none) and the offset in it.
+};
+
+// Where a rank's buffers lie: in its process, and in memory of Communicator::allocate() the
+// allocation's id (0: in none) and the offset in it. Written only for collectives whose peers may
+// read there.
+struct BufferPlaces {
   std::uint64_t send_address;
   std::uint64_t recv_address;
   std::uint64_t send_allocation;
@@ -95,6 +99,7 @@ struct alignas(kCacheLine) RankControl {
   std::atomic<std::uint32_t> completed;
   // Written before the entry that announces it; [sequence % 4].
   alignas(kCacheLine) Descriptor descriptors[4];
+  alignas(kCacheLine) BufferPlaces places[4];
 };
 
 // Decided by rank 0 when the communicator is made, so that all ranks choose alike. See tuner/.
