@@ -31,7 +31,7 @@ struct Hello {
   std::uint64_t pid_namespace;  // inode of /proc/self/ns/pid
   std::int64_t time_left_ns;
   std::uint32_t deterministic;
-  std::uint32_t forced_algorithm;
+  std::uint32_t allowed_algorithms[kOperationKinds];
   std::uint32_t heavy_barrier;  // register_for_heavy_barrier()
   cpu_set_t cores;
 };

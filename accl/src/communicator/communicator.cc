@@ -278,7 +278,7 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
   hello.rank = rank;
   hello.size = size;
   hello.deterministic = is_set("ACCL_DETERMINISTIC") ? 1 : 0;
-  hello.forced_algorithm = tuner::allowed_algorithms(std::getenv("NCCL_ALGO"));
+  std::ranges::copy(tuner::allowed_algorithms(std::getenv("NCCL_ALGO")), hello.allowed_algorithms);
   hello.heavy_barrier = register_for_heavy_barrier() ? 1 : 0;
   Segment segment = bootstrap::join(
       id, hello, after(timeout), options.cancelled.get(),

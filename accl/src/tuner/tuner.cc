@@ -24,11 +24,19 @@ constexpr std::uint32_t bit(Algorithm algorithm) { return 1U << static_cast<unsi
 constexpr std::uint32_t kDirect = bit(Algorithm::kOneStep) | bit(Algorithm::kStaged);
 constexpr std::uint32_t kAll = (1U << kAlgorithms) - 1;
 
-std::uint32_t bits_of(std::string_view name) {
+// "All_Reduce" -> "allreduce".
+std::string letters_of(std::string_view name) {
   std::string lower;
   for (const char letter : name) {
-    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    if (letter != '_' && letter != ' ') {
+      lower += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    }
   }
+  return lower;
+}
+
+std::uint32_t bits_of(std::string_view name) {
+  const std::string lower = letters_of(name);
   if (lower == "ring") {
     return bit(Algorithm::kRing);
   }
@@ -39,6 +47,22 @@ std::uint32_t bits_of(std::string_view name) {
     return bit(Algorithm::kRecursiveDoubling) | bit(Algorithm::kHalvingDoubling);
   }
   return lower == "direct" ? kDirect : 0;
+}
+
+// "ring,tree" or "^ring".
+std::uint32_t bits_of_list(std::string_view list) {
+  const bool excludes = list.starts_with('^');
+  list.remove_prefix(excludes ? 1 : 0);
+  std::uint32_t named = 0;
+  while (!list.empty()) {
+    const auto comma = list.find(',');
+    named |= bits_of(list.substr(0, comma));
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  if (named == 0) {
+    return kAll;
+  }
+  return excludes ? kAll & ~named : named;
 }
 
 double log2_ceil(int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); }
@@ -119,37 +143,43 @@ std::string_view name_of(Algorithm algorithm) {
   return kNames.at(static_cast<std::size_t>(algorithm));
 }
 
-std::uint32_t allowed_algorithms(const char* nccl_algo) {
+AllowedAlgorithms allowed_algorithms(const char* nccl_algo) {
+  AllowedAlgorithms allowed;
+  allowed.fill(kAll);
   std::string_view text = nccl_algo == nullptr ? "" : nccl_algo;
-  if (const auto colon = text.rfind(':'); colon != std::string_view::npos) {
-    text.remove_prefix(colon + 1);
-  }
-  const bool excludes = text.starts_with('^');
-  if (excludes) {
-    text.remove_prefix(1);
-  }
-  std::uint32_t named = 0;
   while (!text.empty()) {
-    const auto comma = text.find(',');
-    named |= bits_of(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const auto end = text.find(';');
+    std::string_view entry = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    const auto colon = entry.find(':');
+    const std::string function =
+        colon == std::string_view::npos ? "" : letters_of(entry.substr(0, colon));
+    entry.remove_prefix(colon == std::string_view::npos ? 0 : colon + 1);
+    const std::uint32_t bits = bits_of_list(entry);
+    for (int kind = 0; kind < kOperationKinds; ++kind) {
+      if (function.empty() ||
+          function == letters_of(accl::name_of(static_cast<OperationKind>(kind)))) {
+        allowed[static_cast<std::size_t>(kind)] = bits;
+      }
+    }
   }
-  if (named == 0) {
-    return kAll;
-  }
-  return excludes ? kAll & ~named : named;
+  return allowed;
 }
 
 Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   Tuning tuning{};
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  tuning.forced_algorithm = kAll;
+  for (std::uint32_t& allowed : tuning.allowed_algorithms) {
+    allowed = kAll;
+  }
   tuning.light_publish = 1;
   for (const auto& hello : hellos) {
     CPU_OR(&cores, &cores, &hello.cores);
     tuning.deterministic |= hello.deterministic;
-    tuning.forced_algorithm &= hello.forced_algorithm;
+    for (int kind = 0; kind < kOperationKinds; ++kind) {
+      tuning.allowed_algorithms[kind] &= hello.allowed_algorithms[kind];
+    }
     tuning.light_publish &= hello.heavy_barrier;
   }
   tuning.cores = static_cast<std::uint32_t>(CPU_COUNT(&cores));
@@ -186,7 +216,8 @@ std::vector<Candidate> candidates(const Tuning& tuning, OperationKind kind, std:
                                   int ranks, double widening) {
   // The direct algorithms combine in rank order wherever ranks run; the others in an order of their
   // own.
-  const std::uint32_t allowed = tuning.deterministic != 0 ? kDirect : tuning.forced_algorithm;
+  const std::uint32_t allowed =
+      tuning.deterministic != 0 ? kDirect : tuning.allowed_algorithms[static_cast<int>(kind)];
   std::vector<Candidate> found;
   for (const bool everything : {false, true}) {
     for (int i = 0; i < kAlgorithms && (found.empty() || !everything); ++i) {

@@ -24,10 +24,11 @@ enum class Algorithm : std::uint8_t {
 inline constexpr int kAlgorithms = 6;
 std::string_view name_of(Algorithm algorithm);
 
-// NCCL_ALGO as a set of allowed algorithms, one bit each: "Ring,Tree" only these, "^Ring" all but
-// these; "allreduce:ring" for one operation is not told apart. Names that ACCL does not have are
-// ignored. All allowed when unset.
-std::uint32_t allowed_algorithms(const char* nccl_algo);
+// NCCL_ALGO as sets of allowed algorithms, one for each operation, one bit for each algorithm:
+// "Ring,Tree" only these, "^Ring" all but these, "Ring;allreduce:Tree" all-reduce by trees and the
+// rest by rings. Names that ACCL does not have are ignored. All allowed when unset.
+using AllowedAlgorithms = std::array<std::uint32_t, kOperationKinds>;
+AllowedAlgorithms allowed_algorithms(const char* nccl_algo);
 
 // On the coordinator: from every rank's hello.
 shared_memory::Tuning choose(const std::vector<bootstrap::Hello>& hellos);

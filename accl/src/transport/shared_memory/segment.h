@@ -107,7 +107,7 @@ struct Tuning {
   std::uint32_t cores;             // that the ranks may run on, together
   std::uint32_t oversubscribed;    // 1: more ranks than cores
   std::uint32_t deterministic;     // ACCL_DETERMINISTIC
-  std::uint32_t forced_algorithm;  // NCCL_ALGO; see tuner/tuner.h
+  std::uint32_t allowed_algorithms[kOperationKinds];  // NCCL_ALGO; see tuner/tuner.h
   std::uint32_t light_publish;     // 1: every rank can use membarrier (communicator/waiting.h)
   double hand_over_s;              // one rank's store seen by another
   double line_s;                   // looking at a cache line that another core has written
