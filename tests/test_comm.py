@@ -181,6 +181,50 @@ def test_explain_says_which_algorithm_serves_which_size(ljperf: Ljperf) -> None:
         assert re.search(r"\n +16 MiB  \w+ [\d.]+ us|\n *1677\d+ B  \w+ [\d.]+ us", section)
 
 
+def test_explain_as_a_document(ljperf: Ljperf) -> None:
+    result = ljperf("comm", "--explain", "--json", "--sizes", "8,1MiB", "--ranks", "2")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["schema_version"] == 1
+    assert [row["bytes"] for row in document["rows"]] == [8, 1 << 20]
+    for row in document["rows"]:
+        predicted = [entry["predicted_us"] for entry in row["algorithms"]]
+        assert predicted and predicted == sorted(predicted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--peers", "accl"), "it is always measured"),
+        (("--peers", "foo"), "there are gloo, oneccl, mpi, deepspeed_shm, nccl"),
+        (("--python", "/nowhere/python"), "no such program"),
+        (("--oneccl-root", "/nowhere"), "no such folder"),
+    ],
+)
+def test_what_cannot_be_meant(ljperf: Ljperf, arguments: tuple[str, ...], words: str) -> None:
+    result = ljperf("comm", "--sizes", "8", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+def test_a_library_that_dies_while_it_starts_is_a_failure(ljperf: Ljperf, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in *"comm_worker gloo"*) kill -9 $$;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    result = ljperf(
+        *QUICK, "--sizes", "8", "--ranks", "2", "--peers", "gloo", "--interface", "both",
+        "--python", python, "--json",
+    )  # fmt: skip
+    assert result.returncode == 1, result.stdout
+    document = json.loads(result.stdout)
+    assert document["status"] == "failed"
+    assert "was ended by SIGKILL before it was ready" in document["failure"]["sentence"]
+    assert {row["library"] for row in document["rows"]} == {"memcpy", "accl"}
+
+
 def test_what_is_not_there_is_skipped_by_name(ljperf: Ljperf, tmp_path: Path) -> None:
     result = ljperf(
         *QUICK, "--sizes", "8", "--ranks", "2", "--peers", "mpi,oneccl,deepspeed_shm,gloo,nccl",

@@ -101,7 +101,7 @@ TEST(Messages, ToOneself) {
     const Bytes large(4);
     const auto sent = mail.send(large, 0);
     EXPECT_STREQ(mail.failure(mail.receive(small, 0)).what(),
-                 "rank 0 sends 4 bytes to rank 0 (tag 0), which expects 3");
+                 "rank 0 sends 4 bytes to rank 0, which expects 3");
     EXPECT_EQ(mail.failure(sent).code(), ErrorCode::kInvalidUsage);
     EXPECT_EQ(mail.failure(mail.send(large, 0, 0, 20ms)).code(), ErrorCode::kTimeout);
     EXPECT_EQ(mail.messages.pending(), 0U);

@@ -28,7 +28,13 @@ TEST(Tuner, NcclAlgoForOneFunction) {
   EXPECT_EQ(allowed(kText, OperationKind::kAllGather), bit(Algorithm::kRing));
   EXPECT_EQ(allowed("allreduce:tree", OperationKind::kBroadcast), kAll);
   EXPECT_EQ(allowed("all_reduce:tree", OperationKind::kAllReduce), bit(Algorithm::kTree));
-  EXPECT_EQ(allowed(";;:;x:ring", OperationKind::kAllReduce), kAll);
+  EXPECT_EQ(allowed(";;", OperationKind::kAllReduce), kAll);
+}
+
+TEST(Tuner, NcclAlgoThatCannotBeMeant) {
+  for (const char* text : {"Foo", "^Foo", "ring,foo", "x:ring", "^ring,tree,recursive,direct"}) {
+    EXPECT_THROW(allowed_algorithms(text), Error) << text;
+  }
 }
 
 }  // namespace

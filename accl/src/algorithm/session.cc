@@ -92,10 +92,13 @@ void Session::compare(int peer) {
   waiting_.check();  // somebody else may have found it first
   std::map<std::string, std::vector<int>> calls;
   std::vector<int> about;
+  std::vector<int> absent;
   for (int other = 0; other < ranks_; ++other) {
     const std::uint32_t entered = entry(other).sequence.load(std::memory_order_acquire);
     if (other == rank_ || static_cast<std::int32_t>(entered - sequence_) >= 0) {
       calls[describe(descriptor_of(other))].push_back(other);
+    } else {
+      absent.push_back(other);
     }
   }
   std::string text = fmt::format("the ranks disagree on collective #{}: ", sequence_);
@@ -110,6 +113,10 @@ void Session::compare(int peer) {
       about.insert(about.end(), ranks.begin(), ranks.end());
       first = false;
     }
+  }
+  if (!absent.empty()) {
+    text += fmt::format("; rank{} {} {} not called it yet", absent.size() > 1 ? "s" : "",
+                        bootstrap::list_of(absent), absent.size() > 1 ? "have" : "has");
   }
   std::ranges::sort(about);
   throw waiting_.break_communicator(Error(ErrorCode::kInvalidUsage, text, about));

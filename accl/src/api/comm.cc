@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/leaked.h"
+#include "communicator/environment.h"
 
 namespace ljtrain::accl::api {
 namespace {
@@ -23,16 +24,8 @@ struct LastUsed {
 };
 thread_local LastUsed last_used;
 
-constexpr double kDefaultTimeoutS = 1800;
 // An abort ends operations within a second.
 constexpr std::chrono::seconds kAbortPatience{1};
-
-std::chrono::nanoseconds timeout_from_environment() {
-  const char* text = std::getenv("ACCL_TIMEOUT");
-  const double seconds = text == nullptr ? kDefaultTimeoutS : std::strtod(text, nullptr);
-  return std::chrono::round<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds > 0 ? seconds : kDefaultTimeoutS));
-}
 
 // 0: not set.
 std::atomic<std::int64_t> timeout_ns{0};
@@ -59,7 +52,7 @@ void set_default_timeout(std::chrono::nanoseconds timeout) {
 
 std::chrono::nanoseconds default_timeout() {
   const std::int64_t set = timeout_ns.load(std::memory_order_relaxed);
-  return set > 0 ? std::chrono::nanoseconds(set) : timeout_from_environment();
+  return set > 0 ? std::chrono::nanoseconds(set) : environment::timeout();
 }
 
 std::shared_ptr<Comm> Comm::make(const CommSettings& settings) {

@@ -239,7 +239,7 @@ ncclResult_t comm_shrink(ncclComm_t handle, const int* list, int count, ncclComm
   }
   const CommSettings settings = read_config(config, parent->settings());
   if (aborts) {
-    parent->stop(kRevoked, fmt::format("rank {} shrinks the communicator", parent->rank()));
+    parent->stop(kRevoked, "by ncclCommShrink");
   }
   const std::uint64_t number = parent->next_shrink();
   return submit_creation(settings, result, order_of(parent), "ncclCommShrink",

@@ -57,7 +57,7 @@ ncclResult_t comm_abort(ncclComm_t handle) {
   const std::shared_ptr<Comm> comm = Comm::find(handle);
   trace::info(trace::kInit, comm->rank_for_log(), "comm {} - Abort",
               static_cast<const void*>(comm.get()));
-  comm->stop(kAborted, fmt::format("rank {} called ncclCommAbort", comm->rank_for_log()));
+  comm->stop(kAborted, "by ncclCommAbort");
   comm->forget();
   return ncclSuccess;
 }
@@ -68,7 +68,7 @@ ncclResult_t comm_revoke(ncclComm_t handle, int flags) {
   if ((comm->obstacles() & kRevoked) != 0) {
     throw error(ErrorCode::kInvalidArgument, "the communicator has been revoked already");
   }
-  comm->stop(kRevoked, fmt::format("rank {} revoked the communicator", comm->rank()));
+  comm->stop(kRevoked, "by ncclCommRevoke");
   return ncclSuccess;
 }
 

@@ -281,8 +281,10 @@ Segment take_part(const base::UniqueFd& socket, Clock::time_point deadline,
   Answer answer{};
   Packet packet = receive_packet(socket.get(), std::as_writable_bytes(std::span(&answer, 1)));
   if (packet.bytes == 0) {
-    throw Error(ErrorCode::kRemote,
-                "the rank that coordinated the creation of the communicator died or gave up");
+    throw Error(
+        ErrorCode::kRemote,
+        "the rank that coordinated the creation of the communicator ended without an answer: it "
+        "died, or found an error that it reports itself");
   }
   if (packet.bytes != sizeof(answer)) {
     throw Error(ErrorCode::kInvalidArgument,

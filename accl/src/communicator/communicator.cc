@@ -21,6 +21,7 @@
 #include "bootstrap/bootstrap.h"
 #include "communicator/allocation.h"
 #include "communicator/arguments.h"
+#include "communicator/environment.h"
 #include "communicator/messages.h"
 #include "communicator/waiting.h"
 #include "reduction/reduction.h"
@@ -34,7 +35,6 @@ namespace {
 using shared_memory::RankState;
 using shared_memory::Segment;
 
-constexpr std::chrono::seconds kDefaultTimeout{1800};
 constexpr int kCollectiveLane = 0;
 constexpr int kMessageLane = 1;
 constexpr std::size_t kChannelBytes = 512 << 10;
@@ -48,26 +48,8 @@ unsigned current_forks() {
   return forks.load(std::memory_order_relaxed);
 }
 
-// Longer than any job, and short enough to be added to.
-constexpr std::chrono::hours kLongestTimeout{24 * 3650};
-
-std::chrono::nanoseconds default_timeout() {
-  const char* text = std::getenv("ACCL_TIMEOUT");
-  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
-  if (!(seconds > 0)) {
-    return kDefaultTimeout;
-  }
-  const double longest = std::chrono::duration<double>(kLongestTimeout).count();
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, longest) * 1e9));
-}
-
 Clock::time_point after(std::chrono::nanoseconds timeout) {
-  return Clock::now() + std::min<std::chrono::nanoseconds>(timeout, kLongestTimeout);
-}
-
-bool is_set(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr && std::strcmp(text, "0") != 0 && *text != '\0';
+  return Clock::now() + std::min<std::chrono::nanoseconds>(timeout, environment::kLongestTimeout);
 }
 
 double widening(DataType type) {
@@ -273,11 +255,11 @@ std::shared_ptr<Communicator> Communicator::create(const UniqueId& id, int rank,
     throw error(ErrorCode::kInvalidArgument, "rank {} of {} ranks does not exist", rank, size);
   }
   const std::chrono::nanoseconds timeout = std::min<std::chrono::nanoseconds>(
-      options.timeout.value_or(default_timeout()), kLongestTimeout);
+      options.timeout ? *options.timeout : environment::timeout(), environment::kLongestTimeout);
   bootstrap::Hello hello{};
   hello.rank = rank;
   hello.size = size;
-  hello.deterministic = is_set("ACCL_DETERMINISTIC") ? 1 : 0;
+  hello.deterministic = environment::is_on("ACCL_DETERMINISTIC") ? 1 : 0;
   std::ranges::copy(tuner::allowed_algorithms(std::getenv("NCCL_ALGO")), hello.allowed_algorithms);
   hello.heavy_barrier = register_for_heavy_barrier() ? 1 : 0;
   Segment segment = bootstrap::join(

@@ -15,6 +15,9 @@
 
 namespace ljtrain::accl {
 
+// NCCL has no tags; c10d's default is 0.
+inline std::string tag_note(int tag) { return tag == 0 ? "" : fmt::format(" (tag {})", tag); }
+
 // ChunkHeader::kind in the lane of messages; `message` is the sender's number of the message.
 enum MessageChunk : std::uint32_t {
   kShort,      // sender: announces a message (`tag`, `total` bytes) and holds all of it
@@ -46,8 +49,8 @@ class Messages::Operation final : public PendingMessage {
   bool is_send() const { return message.direction == accl::Message::Direction::kSend; }
   // "receive of 64 bytes (tag 3) from rank 1"
   std::string describe() const {
-    return fmt::format("{} of {} bytes (tag {}) {} {}", is_send() ? "send" : "receive",
-                       message.bytes, message.tag, is_send() ? "to" : "from",
+    return fmt::format("{} of {} bytes{} {} {}", is_send() ? "send" : "receive", message.bytes,
+                       tag_note(message.tag), is_send() ? "to" : "from",
                        message.peer == kAnySource ? std::string("any rank")
                                                   : fmt::format("rank {}", message.peer));
   }

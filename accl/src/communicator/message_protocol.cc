@@ -33,8 +33,8 @@ void copy_bytes(void* destination, const void* source, std::size_t bytes) {
 Error disagreement(int source, std::uint64_t sent, int destination, std::uint64_t expected, int tag,
                    int peer) {
   return {ErrorCode::kInvalidUsage,
-          fmt::format("rank {} sends {} bytes to rank {} (tag {}), which expects {}", source, sent,
-                      destination, tag, expected),
+          fmt::format("rank {} sends {} bytes to rank {}{}, which expects {}", source, sent,
+                      destination, tag_note(tag), expected),
           {peer}};
 }
 

@@ -328,7 +328,7 @@ std::string Waiting::name_peer(int peer) const {
                             : fmt::format("rank {} (a thread of this process)", peer);
   }
   if (!process->is_alive()) {
-    return fmt::format("rank {} (pid {}, dead)", peer, control.pid);
+    return fmt::format("rank {} (pid {}, has exited)", peer, control.pid);
   }
   const char state = process_state(control.pid);
   const bool stopped = state == 'T' || state == 't';

@@ -10,6 +10,8 @@
 #include <string_view>
 
 #include "algorithm/session.h"
+#include "communicator/environment.h"
+#include "trace/log.h"
 #include "tuner/machine.h"
 
 namespace ljtrain::accl::tuner {
@@ -22,6 +24,9 @@ constexpr std::array<std::string_view, kAlgorithms> kNames = {
 
 constexpr std::uint32_t bit(Algorithm algorithm) { return 1U << static_cast<unsigned>(algorithm); }
 constexpr std::uint32_t kDirect = bit(Algorithm::kOneStep) | bit(Algorithm::kStaged);
+// Of ACCL_CHUNK_BYTES: smaller ones are all hand-over, larger ones leave every cache.
+constexpr std::uint64_t kLeastChunk = 4 << 10;
+constexpr std::uint64_t kMostChunk = 64 << 20;
 constexpr std::uint32_t kAll = (1U << kAlgorithms) - 1;
 
 // "All_Reduce" -> "allreduce".
@@ -37,6 +42,9 @@ std::string letters_of(std::string_view name) {
 
 std::uint32_t bits_of(std::string_view name) {
   const std::string lower = letters_of(name);
+  if (lower.empty()) {
+    return 0;
+  }
   if (lower == "ring") {
     return bit(Algorithm::kRing);
   }
@@ -46,7 +54,22 @@ std::uint32_t bits_of(std::string_view name) {
   if (lower == "recursive" || lower == "pat") {
     return bit(Algorithm::kRecursiveDoubling) | bit(Algorithm::kHalvingDoubling);
   }
-  return lower == "direct" ? kDirect : 0;
+  if (lower == "direct") {
+    return kDirect;
+  }
+  // NCCL's own, for hardware that hosts do not have.
+  for (const std::string_view known :
+       {"collnetdirect", "collnetchain", "collnet", "nvls", "nvlstree"}) {
+    if (lower == known) {
+      trace::warn(trace::kNoRank,
+                  fmt::format("NCCL_ALGO: ACCL has no {}, the name is passed over", name));
+      return 0;
+    }
+  }
+  throw error(ErrorCode::kInvalidArgument,
+              "NCCL_ALGO: there is no algorithm `{}`; the names are Ring, Tree, Recursive and "
+              "Direct, as in NCCL_ALGO=Ring,Tree, ^Ring, or Ring;allreduce:Tree",
+              name);
 }
 
 // "ring,tree" or "^ring".
@@ -62,23 +85,25 @@ std::uint32_t bits_of_list(std::string_view list) {
   if (named == 0) {
     return kAll;
   }
-  return excludes ? kAll & ~named : named;
+  const std::uint32_t left = excludes ? kAll & ~named : named;
+  if (left == 0) {
+    throw error(ErrorCode::kInvalidArgument, "NCCL_ALGO: ^ leaves no algorithm");
+  }
+  return left;
 }
 
 double log2_ceil(int ranks) { return std::ceil(std::log2(static_cast<double>(ranks))); }
 
 // Predicted seconds. A hand-over `h` is what it costs until one rank sees what another has done;
-// looking at a further rank that has done its part costs a cache line `l`. `c` copies a byte
-// through the stages or channels, `r` reads and adds one.
+// looking at a further rank that has done its part costs a cache line `l`. `c` copies a byte within
+// the caches (into the stages or channels), `m` copies it to where the result belongs, beyond the
+// caches if that is large; `r` reads and adds one.
 double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, double bytes,
                int ranks, double widening) {
   const double n = ranks;
   const double h = tuning.hand_over_s;
   const double l = tuning.line_s;
   const double all = h + (n - 1) * l;
-  const double c = tuning.copy_s_per_byte;
-  const double r = tuning.reduce_s_per_byte;
-  const double log_n = log2_ceil(ranks);
   const bool reduces = kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
                        kind == OperationKind::kReduceScatter;
   const bool spreads = kind == OperationKind::kAllGather || kind == OperationKind::kGather ||
@@ -86,6 +111,12 @@ double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, do
                        kind == OperationKind::kScatter;
   // What one rank gives and gets.
   const double volume = spreads ? n * bytes : bytes;
+  const double c = tuning.copy_s_per_byte;
+  const double m = volume >= static_cast<double>(tuning.streaming_bytes)
+                       ? std::max(c, tuning.memory_copy_s_per_byte)
+                       : c;
+  const double r = tuning.reduce_s_per_byte;
+  const double log_n = log2_ceil(ranks);
   const auto chunks = [&](double whole) {
     return std::ceil(std::max(1.0, whole / static_cast<double>(tuning.chunk_bytes)));
   };
@@ -94,22 +125,28 @@ double predict(const Tuning& tuning, Algorithm algorithm, OperationKind kind, do
       return all + bytes * c + (reduces ? n * bytes * r : volume * c);
     case Algorithm::kStaged:
       if (kind == OperationKind::kAllReduce || kind == OperationKind::kReduce) {
-        return all * (1 + 2 * chunks(bytes)) + bytes * (2 * c * (n - 1) / n + r);
+        return all * (1 + 2 * chunks(bytes)) + bytes * ((c + m) * (n - 1) / n + r);
       }
-      return all * (1 + chunks(bytes)) + volume * c + (reduces ? volume * r : volume * c);
+      if (kind == OperationKind::kReduceScatter) {
+        return all * (1 + chunks(bytes)) + volume * (m + r);
+      }
+      return all * (1 + chunks(bytes)) + bytes * c + volume * m;
     case Algorithm::kRing: {
       const double steps = kind == OperationKind::kAllReduce ? 2 * (n - 1) : n - 1;
       const double share = spreads ? bytes : bytes / n;
-      return all + steps * (h + l + share * widening * (2 * c + (reduces ? r : 0)));
+      // Its own share, which no step brings; then each step's, in chunks that follow each other.
+      return all + share * m +
+             steps * (h + l * chunks(share) + share * widening * (c + m + (reduces ? r : 0)));
     }
     case Algorithm::kTree:
       return all + (kind == OperationKind::kAllReduce ? 2 : 1) *
-                       (log_n * (h + l) +
-                        bytes * widening * (2 * c + (reduces ? r : 0)) * std::min(log_n, 2.0));
+                       (log_n * (h + l) + l * chunks(bytes) +
+                        bytes * widening * (c + m + (reduces ? r : 0)) * std::min(log_n, 2.0));
     case Algorithm::kRecursiveDoubling:
-      return all + log_n * (h + l + bytes * widening * (2 * c + r));
+      return all + log_n * (h + l * chunks(bytes) + bytes * widening * (c + m + r));
     case Algorithm::kHalvingDoubling:
-      return all + 2 * log_n * (h + l) + 2 * bytes * widening * (n - 1) / n * (2 * c + r / 2);
+      return all + 2 * log_n * (h + l) + 2 * l * chunks(bytes) +
+             2 * bytes * widening * (n - 1) / n * (c + m + r / 2);
   }
   return 0;
 }
@@ -156,11 +193,17 @@ AllowedAlgorithms allowed_algorithms(const char* nccl_algo) {
         colon == std::string_view::npos ? "" : letters_of(entry.substr(0, colon));
     entry.remove_prefix(colon == std::string_view::npos ? 0 : colon + 1);
     const std::uint32_t bits = bits_of_list(entry);
+    bool is_known = false;
     for (int kind = 0; kind < kOperationKinds; ++kind) {
       if (function.empty() ||
           function == letters_of(accl::name_of(static_cast<OperationKind>(kind)))) {
         allowed[static_cast<std::size_t>(kind)] = bits;
+        is_known = true;
       }
+    }
+    if (!is_known) {
+      throw error(ErrorCode::kInvalidArgument,
+                  "NCCL_ALGO: there is no function `{}`; write it as in allreduce:Ring", function);
     }
   }
   return allowed;
@@ -194,21 +237,18 @@ Tuning choose(const std::vector<bootstrap::Hello>& hellos) {
   tuning.memory_copy_s_per_byte = measured.memory_copy_s_per_byte;
   tuning.reduce_s_per_byte = measured.reduce_s_per_byte;
   tuning.process_read_s_per_byte = measured.process_read_s_per_byte;
-  const auto from_environment = [](const char* name, std::uint64_t otherwise) {
-    const char* text = std::getenv(name);
-    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-  };
   // Every rank's share of a chunk is some cache lines long.
   const std::uint64_t line = shared_memory::kCacheLine;
-  const std::uint64_t wanted = from_environment("ACCL_CHUNK_BYTES", 256 << 10);
+  const std::uint64_t wanted =
+      environment::bytes("ACCL_CHUNK_BYTES", 256 << 10, kLeastChunk, kMostChunk);
   tuning.chunk_bytes =
       std::max<std::uint64_t>((wanted + line - 1) / line * line, 4 * line * hellos.size());
-  tuning.one_shot_bytes =
-      std::min<std::uint64_t>(from_environment("ACCL_ONE_STEP_BYTES", 16 << 10), kOneShotArea);
+  tuning.one_shot_bytes = environment::bytes("ACCL_ONE_STEP_BYTES", 16 << 10, 0, kOneShotArea);
   const long last_level = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  tuning.streaming_bytes =
-      from_environment("ACCL_STREAMING_BYTES",
-                       last_level > 0 ? static_cast<std::uint64_t>(last_level) / 4 : 8 << 20);
+  tuning.streaming_bytes = environment::bytes(
+      "ACCL_STREAMING_BYTES",
+      last_level > 0 ? static_cast<std::uint64_t>(last_level) / 4 : std::uint64_t{8} << 20, 0,
+      std::uint64_t{1} << 62);
   return tuning;
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -159,10 +160,25 @@ std::pair<std::string, std::string> split(std::string text) {
   return {text.substr(0, last), text.substr(colon == std::string::npos ? last : colon + 2)};
 }
 
+// "ring 3.2 us; tree 4.0 us" as a list.
+base::OrderedJson algorithms_json(const std::string& choice) {
+  base::OrderedJson list = base::OrderedJson::array();
+  std::istringstream words(choice);
+  std::string name;
+  double microseconds = 0;
+  std::string unit;
+  while (words >> name >> microseconds >> unit) {
+    list.push_back({{"name", name}, {"predicted_us", microseconds}});
+  }
+  return list;
+}
+
 }  // namespace
 
-std::string explain_comm(const CommPlan& plan, const Hardware& hardware) {
+Explanation explain_comm(const CommPlan& plan, const Hardware& hardware) {
   std::string text;
+  base::OrderedJson topologies = base::OrderedJson::array();
+  base::OrderedJson rows = base::OrderedJson::array();
   std::string known;  // what was said already of the topology
   for (int ranks : plan.ranks) {
     Ranks group(ranks, hardware);
@@ -175,12 +191,17 @@ std::string explain_comm(const CommPlan& plan, const Hardware& hardware) {
           auto [topology, choice] = split(group.communicator().explain(
               kind_of(op), type_of(dtype), count * ljperf_comm::size_of(dtype)));
           if (topology != known) {
+            topologies.push_back({{"ranks", ranks}, {"lines", topology}});
             text += (text.empty() ? "" : "\n") + topology;
           }
           known = topology;
-          table += fmt::format("{:>10}  {}\n",
-                               exact_bytes(ljperf_comm::bytes_of(op, dtype, count, ranks)),
-                               wrap(choice));
+          const std::uint64_t bytes = ljperf_comm::bytes_of(op, dtype, count, ranks);
+          table += fmt::format("{:>10}  {}\n", exact_bytes(bytes), wrap(choice));
+          rows.push_back({{"op", ljperf_comm::kOpNames[static_cast<int>(op)]},
+                          {"dtype", ljperf_comm::kTypeNames[static_cast<int>(dtype)]},
+                          {"ranks", ranks},
+                          {"bytes", bytes},
+                          {"algorithms", algorithms_json(choice)}});
         }
         text +=
             fmt::format("\n{}, {}, {} ranks: the algorithms that can serve it, cheapest first\n{}",
@@ -189,7 +210,8 @@ std::string explain_comm(const CommPlan& plan, const Hardware& hardware) {
       }
     }
   }
-  return text;
+  constexpr int kSchemaVersion = 1;
+  return {text, {{"schema_version", kSchemaVersion}, {"topologies", topologies}, {"rows", rows}}};
 }
 
 }  // namespace ljtrain::ljperf

@@ -146,7 +146,8 @@ void Fleet::await(const Interrupts& interrupts) {
     read_greetings();
     for (const auto& group : groups_) {
       if (Clock::now() > deadline && group->state() == PeerGroup::State::kStarting) {
-        group->skip(fmt::format("its ranks did not start within {} s", kStartPatience.count()));
+        group->fail_start(
+            fmt::format("its ranks did not start within {} s", kStartPatience.count()));
       }
     }
   }
@@ -209,7 +210,7 @@ std::vector<Skipped> Fleet::skipped() const {
   std::vector<Skipped> result;
   for (const auto& group : groups_) {
     if (group->state() == PeerGroup::State::kSkipped) {
-      result.push_back({group->library().title(), group->skip_reason()});
+      result.push_back({group->library().title(), group->skip_reason(), group->start_failed()});
     }
   }
   return result;

@@ -152,7 +152,9 @@ std::vector<std::filesystem::path> oneccl_roots(const CommPlan& plan, const base
 
 Library oneccl_library(const CommPlan& plan, int ranks, const base::Json& python) {
   std::filesystem::path root;
+  std::vector<std::string> looked_in;
   for (const std::filesystem::path& candidate : oneccl_roots(plan, python)) {
+    looked_in.push_back(candidate.string());
     if (std::filesystem::exists(candidate / "include/oneapi/ccl.hpp") &&
         std::filesystem::exists(candidate / "lib/ccl/cpu/lib/libccl.a")) {
       root = std::filesystem::absolute(candidate);
@@ -161,9 +163,9 @@ Library oneccl_library(const CommPlan& plan, int ranks, const base::Json& python
   }
   if (root.empty()) {
     throw base::run_error(
-        "oneCCL for hosts not found (pip install --no-deps oneccl-devel==2022.2.0 "
-        "intel-cmplr-lib-rt; or name its folder "
-        "with --oneccl-root)");
+        "oneCCL for hosts not found in {} (pip install --no-deps oneccl-devel==2022.2.0 impi-rt "
+        "intel-cmplr-lib-rt; or name its folder with --oneccl-root)",
+        fmt::join(looked_in, ", "));
   }
   Library library;
   library.name = "oneccl";

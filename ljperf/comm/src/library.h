@@ -34,6 +34,7 @@ struct Library {
 struct Skipped {
   std::string library;
   std::string reason;
+  bool start_failed = false;  // it is there, and should have run
 };
 
 }  // namespace ljtrain::ljperf

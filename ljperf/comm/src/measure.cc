@@ -111,6 +111,11 @@ class Contender {
 
 }  // namespace
 
+bool supports_any(const Library& library, ljperf_comm::Op op, ljperf_comm::Type dtype) {
+  return std::any_of(kVariants.begin(), kVariants.end(),
+                     [&](Variant variant) { return library.supports(op, dtype, variant); });
+}
+
 std::vector<CommRow> measure(const Case& subject, const std::vector<PeerGroup*>& groups,
                              const CommOptions& options, std::mt19937& order,
                              const Interrupts& interrupts) {

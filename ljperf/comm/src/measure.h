@@ -19,6 +19,9 @@ struct Case {
   int ranks = 0;
 };
 
+// Whether the library has the operation for that type in any form.
+bool supports_any(const Library& library, ljperf_comm::Op op, ljperf_comm::Type dtype);
+
 // Measures one operation of one size with every library that has it. A round is one block of each
 // library, in an order that is drawn anew; a block is a warm-up, a barrier, and as many operations
 // as fill --min-time. Throws GroupFailure, Interrupted.

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/errors.h"
+#include "benchmark/python_environment.h"
 #include "catalogue/lookup.h"
 #include "comm/sizes.h"
 
@@ -29,9 +30,9 @@ std::size_t find(const char* option, const std::string& word, const Names& names
   }
   std::vector<std::string_view> known(std::begin(names), std::end(names));
   std::vector<std::string_view> near = nearest_names(word, known);
-  throw base::user_error(
-      "{} {}: there is none of that name ({}{})", option, word,
-      near.empty() ? "there are " : "near: ", fmt::join(near.empty() ? known : near, ", "));
+  throw base::user_error("{} {}: there is none of that name{}; there are {}", option, word,
+                         near.empty() ? "" : fmt::format(" (near: {})", fmt::join(near, ", ")),
+                         fmt::join(known, ", "));
 }
 
 template <typename Value, typename Names>
@@ -67,6 +68,26 @@ void check_numbers(const CommOptions& options) {
   }
 }
 
+// Names and paths of what is measured beside ACCL.
+void check_environment(const CommPlan& plan) {
+  for (const std::string& peer : plan.options.peers) {
+    if (peer == "accl" || peer == "memcpy") {
+      throw base::user_error("--peers {}: it is always measured; leave it out (there are {})", peer,
+                             fmt::join(kPeers, ", "));
+    }
+    find("--peers", peer, kPeers);
+  }
+  for (const std::string& interface : plan.options.interfaces) {
+    find("--interface", interface, std::array{"c", "c10d", "both"});
+  }
+  find_python(plan.options.python);  // throws when a path was named where nothing is
+  std::error_code error;
+  const std::filesystem::path& root = plan.options.oneccl_root;
+  if (!root.empty() && !std::filesystem::is_directory(root, error)) {
+    throw base::user_error("--oneccl-root {}: no such folder", root.string());
+  }
+}
+
 bool has(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
@@ -82,20 +103,19 @@ CommPlan understand(const CommOptions& options, int cores) {
   check_numbers(options);
   plan.ranks =
       options.ranks.empty() ? std::vector<int>{std::clamp(cores, 2, kMostRanks)} : options.ranks;
+  for (auto at = plan.ranks.begin(); at != plan.ranks.end();) {
+    at = std::find(plan.ranks.begin(), at, *at) == at ? std::next(at) : plan.ranks.erase(at);
+  }
   for (int ranks : plan.ranks) {
     if (ranks < 2 || ranks > kMostRanks) {
       throw base::user_error("--ranks {}: must be between 2 and {}", ranks, kMostRanks);
     }
   }
-  for (const std::string& peer : options.peers) {
-    find("--peers", peer, kPeers);
-  }
-  for (const std::string& interface : options.interfaces) {
-    find("--interface", interface, std::array{"c", "c10d"});
-  }
-  plan.c = options.interfaces.empty() || has(options.interfaces, "c");
+  check_environment(plan);
+  const bool both = has(options.interfaces, "both");
+  plan.c = options.interfaces.empty() || both || has(options.interfaces, "c");
   plan.c10d =
-      has(options.interfaces, "c10d") ||
+      both || has(options.interfaces, "c10d") ||
       (options.interfaces.empty() && (has(options.peers, "gloo") || has(options.peers, "nccl")));
   return plan;
 }

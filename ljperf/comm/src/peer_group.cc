@@ -100,8 +100,12 @@ void PeerGroup::watch_start(SharedMemoryFiles& files) {
   for (Rank& rank : ranks_) {
     std::string line;
     if (!rank.ready && rank.socket && take_line(rank, line)) {
-      if (line.starts_with("skip ") || line.starts_with("error ")) {
+      if (line.starts_with("skip ")) {
         skip(line.substr(line.find(' ') + 1));
+        return;
+      }
+      if (line.starts_with("error ")) {
+        fail_start(line.substr(line.find(' ') + 1));
         return;
       }
       rank.ready = line == "ready";
@@ -113,9 +117,24 @@ void PeerGroup::watch_start(SharedMemoryFiles& files) {
     state_ = State::kReady;
   } else if (process_ended()) {
     std::vector<std::string> lines = last_lines_of(log_, 1);
-    skip(fmt::format("it did not start{}{}", lines.empty() ? "" : ": ",
-                     lines.empty() ? "" : lines.back()));
+    fail_start(fmt::format("{}{}{}", what_ended(), lines.empty() ? "" : ": ",
+                           lines.empty() ? "" : lines.back()));
   }
+}
+
+// "rank 1 was ended by SIGKILL"
+std::string PeerGroup::what_ended() {
+  for (std::size_t rank = 0; rank < processes_.size() && !library_.launcher; ++rank) {
+    if (processes_[rank].poll().has_value()) {
+      return fmt::format("rank {} {} before it was ready", rank, how_ended(rank));
+    }
+  }
+  return "its launcher ended before its ranks were ready";
+}
+
+void PeerGroup::fail_start(const std::string& reason) {
+  skip(reason);
+  start_failed_ = true;
 }
 
 void PeerGroup::skip(const std::string& reason) {

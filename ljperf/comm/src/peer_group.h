@@ -55,6 +55,9 @@ class PeerGroup {
   State state() const { return state_; }
   const std::string& skip_reason() const { return skip_reason_; }
   void skip(const std::string& reason);
+  // The same for what should have started: the run has failed.
+  void fail_start(const std::string& reason);
+  bool start_failed() const { return start_failed_; }
   // To poll while starting.
   std::vector<int> fds() const;
 
@@ -81,7 +84,9 @@ class PeerGroup {
   std::vector<Rank> ranks_;
   std::vector<base::ChildProcess> processes_;  // one a rank, or the launcher
   State state_ = State::kStarting;
+  std::string what_ended();
   std::string skip_reason_;
+  bool start_failed_ = false;
 };
 
 }  // namespace ljtrain::ljperf

@@ -8,18 +8,21 @@ namespace ljtrain::ljperf {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr std::size_t kFewestForInterval = 5;
 constexpr const char* kLine = "{:>10} {:<15} {:>10} {:>5} {:>7} {:>7}  {:<23} {:<7} {:>5}\n";
 
 // 1.42, 14.2, 142: three digits.
 std::string digits(double value) {
-  return value < 10    ? fmt::format("{:.2f}", value)
+  return value < 0.095 ? fmt::format("{:.1g}", value)
+         : value < 10  ? fmt::format("{:.2f}", value)
          : value < 100 ? fmt::format("{:.1f}", value)
                        : fmt::format("{:.0f}", value);
 }
 
 std::string ratio_words(const cnp::RatioEstimate& ratio) {
   std::string words = digits(ratio.ratio) + "x";
-  if (ratio.ci95.has_value()) {
+  // From a handful of blocks an interval tells nothing.
+  if (ratio.ci95.has_value() && ratio.observations >= kFewestForInterval) {
     words += fmt::format(" ({} .. {})", digits(ratio.ci95->low), digits(ratio.ci95->high));
   }
   return words;
@@ -29,7 +32,7 @@ std::string ratio_words(const cnp::RatioEstimate& ratio) {
 
 std::string table_header() {
   return fmt::format(kLine, "size", "library", "time us", "+-%", "algbw", "busbw",
-                     "ACCL's speed / its", "ACCL is", "wrong");
+                     "ACCL's speed / its", "verdict", "wrong");
 }
 
 std::string table_rows(const std::vector<CommRow>& rows) {
@@ -57,7 +60,7 @@ std::string summary_table(const std::vector<CommSummary>& summaries) {
   }
   std::string text =
       fmt::format("\n{:<15} {:<14} {:<8} {:>5} {:>5}  {:<23} {:<7} {}\n", "ACCL against",
-                  "operation", "dtype", "ranks", "sizes", "geometric mean", "ACCL is", "lowest");
+                  "operation", "dtype", "ranks", "sizes", "geometric mean", "verdict", "lowest");
   for (const CommSummary& summary : summaries) {
     const CommRow& row = *summary.first;
     text +=

@@ -67,8 +67,8 @@ class Run {
       for (int ranks : plan_.ranks) {
         run_with(ranks);
       }
-      status_ = any_wrong() ? "failed" : "completed";
-      failure_ = any_wrong() ? wrong_words() : "";
+      failure_ = any_wrong() ? wrong_words() : failure_;
+      status_ = failure_.empty() ? "completed" : "failed";
     } catch (const Interrupted& interrupt) {
       status_ = "interrupted";
       failure_ = interrupt.what();
@@ -120,10 +120,22 @@ class Run {
         say("\n{}, {}, {} ranks on {} core{}\n{}", ljperf_comm::kOpNames[static_cast<int>(op)],
             ljperf_comm::kTypeNames[static_cast<int>(dtype)], ranks, hardware_.cores.size(),
             hardware_.cores.size() == 1 ? "" : "s", table_header());
+        note_lacking(fleet, op, dtype);
         run_sizes(fleet, op, dtype, ranks);
       }
     }
     fleet.quit();
+  }
+
+  // A library that lacks the operation for this type has no rows: say so.
+  void note_lacking(Fleet& fleet, ljperf_comm::Op op, ljperf_comm::Type dtype) {
+    for (const PeerGroup* group : fleet.groups()) {
+      if (!supports_any(group->library(), op, dtype)) {
+        say("{}: skipped: it has no {} of {}\n", group->library().title(),
+            ljperf_comm::kOpNames[static_cast<int>(op)],
+            ljperf_comm::kTypeNames[static_cast<int>(dtype)]);
+      }
+    }
   }
 
   void run_sizes(Fleet& fleet, ljperf_comm::Op op, ljperf_comm::Type dtype, int ranks) {
@@ -143,7 +155,11 @@ class Run {
   }
 
   void note_skipped(const Skipped& skipped) {
-    say("{}: skipped: {}\n", skipped.library, skipped.reason);
+    say("{}: {}: {}\n", skipped.library, skipped.start_failed ? "did not start" : "skipped",
+        skipped.reason);
+    if (skipped.start_failed && failure_.empty()) {
+      failure_ = fmt::format("{} did not start: {}", skipped.library, skipped.reason);
+    }
     bool known = std::any_of(skipped_.begin(), skipped_.end(), [&](const Skipped& entry) {
       return entry.library == skipped.library;
     });
@@ -252,7 +268,8 @@ int run_comm(const CommOptions& options) {
   Hardware hardware = detect_hardware();
   CommPlan plan = understand(options, hardware.usable_cores());
   if (options.explain) {
-    fmt::print("{}", explain_comm(plan, hardware));
+    const Explanation explanation = explain_comm(plan, hardware);
+    fmt::print("{}", options.json ? explanation.json.dump(2) + "\n" : explanation.text);
     return base::kDone;
   }
   return Run(std::move(plan), std::move(hardware)).execute();
