@@ -10,9 +10,6 @@ using State = AllocatorSimulator::State;
 
 namespace {
 
-// Enough for any simulated program when the device has no limit.
-constexpr std::int64_t kAddressSpace = std::int64_t{1} << 50;
-
 bool usable(const Block* block) { return block != nullptr && block->available(); }
 
 // True when free and unmapped blocks from here on hold `bytes` without a gap.
@@ -41,7 +38,7 @@ Block* State::find_expandable(const AllocationRequest& request) {
   auto range = std::make_unique<ExpandableRange>();
   range->page = pool.small ? kSmallSegment : settings.large_segment;
   std::int64_t space =
-      device.total == kUnlimited ? kAddressSpace : device.total + device.total / 8;
+      device.total > kAddressSpace / 2 ? kAddressSpace : device.total + device.total / 8;
   range->bytes = (space + range->page - 1) / range->page * range->page;
   range->address = new_address(range->bytes);
   Block unmapped;

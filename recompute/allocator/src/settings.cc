@@ -81,8 +81,8 @@ class Parser {
   void read_value(const std::string& key) {
     if (key == "large_segment_size_mb") {
       settings_.large_segment = mebibytes(key);
-      if (settings_.large_segment <= kLargeThreshold) {
-        throw error(key, "must be more than 10");
+      if (settings_.large_segment <= kLargeThreshold || settings_.large_segment > kMebibyte << 20) {
+        throw error(key, "must be more than 10, and no more than a terabyte");
       }
     } else if (key == "max_split_size_mb") {
       settings_.max_split = mebibytes(key);

@@ -52,7 +52,10 @@ void State::recycle(Block* block) {
 
 std::int64_t State::new_address(std::int64_t bytes) {
   std::int64_t address = next_address;
-  next_address += (bytes + kSegmentStep - 1) / kSegmentStep * kSegmentStep;
+  // Wraps around long after what a device can have; only the order among equals hangs on it.
+  constexpr std::int64_t kMask = (std::int64_t{1} << 61) - 1;
+  next_address =
+      (next_address + ((bytes - 1) / kSegmentStep + 1) * kSegmentStep) & kMask;
   return address;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,8 @@ inline constexpr std::int64_t kSmallRequest = kMebibyte;  // the largest that go
 inline constexpr std::int64_t kSmallSegment = 2 * kMebibyte;
 inline constexpr std::int64_t kOwnSegment = 10 * kMebibyte;  // requests from here get their own
 inline constexpr std::int64_t kSegmentStep = 2 * kMebibyte;  // in multiples of this
+// Addresses of an expandable segment on a device without limit: more than a program can hold.
+inline constexpr std::int64_t kAddressSpace = std::int64_t{1} << 52;
 
 struct FreeBlockPool;
 
@@ -56,7 +59,10 @@ struct BySize {
     if (a->stream != b->stream) {
       return a->stream < b->stream;
     }
-    return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+    if (a->bytes != b->bytes) {
+      return a->bytes < b->bytes;
+    }
+    return a->address != b->address ? a->address < b->address : std::less<>()(a, b);
   }
 };
 

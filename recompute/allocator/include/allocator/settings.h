@@ -13,6 +13,9 @@ namespace ljtrain::recompute {
 inline constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 inline constexpr std::int64_t kUnlimited = INT64_MAX;
 
+// A petabyte: more than a process can hold, and small enough that sums of bytes fit 64 bits.
+inline constexpr std::int64_t kLargestRequest = std::int64_t{1} << 50;
+
 // Bytes, unless said otherwise. Defaults are PyTorch 2.13's.
 struct AllocatorSettings {
   // Requests between 1 and 10 MiB are cut from segments of this size.
@@ -43,7 +46,7 @@ struct AllocatorSettings {
   }
   // Divisions for a request of `bytes` > 0.
   std::int64_t divisions_for(std::int64_t bytes) const;
-  // What a request of `bytes` > 0 becomes: at least 512 bytes. Throws nothing; bytes < 2^60.
+  // What a request of `bytes` > 0 becomes: at least 512 bytes. bytes <= kLargestRequest.
   std::int64_t rounded(std::int64_t bytes) const;
 };
 

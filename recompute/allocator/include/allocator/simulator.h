@@ -81,7 +81,8 @@ class AllocatorSimulator {
   AllocatorSimulator(const AllocatorSimulator&) = delete;
   AllocatorSimulator& operator=(const AllocatorSimulator&) = delete;
 
-  // nullptr when the device has not enough memory (see last_failure()). 0 < bytes < 2^60.
+  // nullptr when the device has not enough memory (see last_failure()).
+  // 0 < bytes <= kLargestRequest.
   Block* allocate(std::int64_t bytes, std::int64_t stream = 0, PoolId pool = {0, 0});
   // The block is free at once, or, after record_stream, when those streams have come so far.
   void free(Block* block);
