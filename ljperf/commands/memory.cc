@@ -62,8 +62,7 @@ void run_memory(const MemoryOptions& options) {
   }
   recompute::MemorySnapshot snapshot = recompute::read_memory_snapshot(
       options.file, {.device = options.device, .owner = owner_kind(options.by)});
-  recompute::MemoryReport report =
-      recompute::analyse(std::move(snapshot), options.file, analysis);
+  recompute::MemoryReport report = recompute::analyse(std::move(snapshot), options.file, analysis);
   if (options.json) {
     // File names need not be UTF-8.
     fmt::print("{}\n", recompute::report_json(report, options.top)
@@ -81,14 +80,16 @@ void add_memory(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<MemoryOptions>();
   command->add_option("file", options->file, "What torch.cuda.memory._dump_snapshot wrote")
       ->required();
-  command->add_option("--settings", options->settings,
-                      "Try this PYTORCH_ALLOC_CONF (repeatable) instead of the usual ones")
+  command
+      ->add_option("--settings", options->settings,
+                   "Try this PYTORCH_ALLOC_CONF (repeatable) instead of the usual ones")
       ->allow_extra_args(false);
   command->add_option("--limit", options->limit,
                       "Memory the process may take, as in 80GiB (default: none, or what an "
                       "out-of-memory error in the trace shows)");
-  command->add_option("--device", options->device,
-                      "Which device of the snapshot (default: the one with the most events)")
+  command
+      ->add_option("--device", options->device,
+                   "Which device of the snapshot (default: the one with the most events)")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--by", options->by, "Owners by frame, category or metadata")
       ->capture_default_str();

@@ -34,8 +34,9 @@ bool State::find_cached(AllocationRequest& request) {
   }
   // At the growing end of a segment, the size that counts is the one it can grow to.
   if ((*best)->range != nullptr) {
-    for (auto next = std::next(best); next != pool.blocks.end() &&
-                                      (*next)->stream == request.stream && room(*next) < room(*best);
+    for (auto next = std::next(best);
+         next != pool.blocks.end() && (*next)->stream == request.stream &&
+         room(*next) < room(*best);
          ++next) {
       best = next;
     }
@@ -201,9 +202,10 @@ void State::fail(const AllocationRequest& request) {
 
 std::string OutOfMemory::reason() const {
   auto size = [](std::int64_t bytes) { return base::format_bytes(static_cast<double>(bytes)); };
-  std::string start = fmt::format("{} were asked for, which takes {} from the device; {} of {} are "
-                                  "reserved already",
-                                  size(requested), size(needed), size(reserved), size(limit));
+  std::string start = fmt::format(
+      "{} were asked for, which takes {} from the device; {} of {} are "
+      "reserved already",
+      size(requested), size(needed), size(reserved), size(limit));
   if (fragmented()) {
     return fmt::format("{}, and of those {} are free but in pieces of {} or less", start,
                        size(cached), size(largest_free));

@@ -226,9 +226,10 @@ class PickleMachine {
     if (name.empty()) {
       throw error(fmt::format("opcode 0x{:02x} has no place in a memory snapshot", opcode));
     }
-    throw error(fmt::format("{}{} would build an object or run code, which is refused: a memory "
-                            "snapshot holds numbers, texts, lists and dictionaries only",
-                            name, named_object(opcode)));
+    throw error(
+        fmt::format("{}{} would build an object or run code, which is refused: a memory "
+                    "snapshot holds numbers, texts, lists and dictionaries only",
+                    name, named_object(opcode)));
   }
 
   // " `module name`" for the opcodes that name what they want.
@@ -269,8 +270,9 @@ class PickleMachine {
 
   void need(std::uint64_t count) const {
     if (count > bytes_.size() - at_) {
-      throw base::user_error("{}: ends at byte {} in the middle of a value; it was not written whole",
-                             document_.name_, bytes_.size());
+      throw base::user_error(
+          "{}: ends at byte {} in the middle of a value; it was not written whole", document_.name_,
+          bytes_.size());
     }
   }
 
@@ -318,8 +320,8 @@ class PickleMachine {
       }
     }
     auto number = static_cast<std::int64_t>(value);
-    push({.kind = (number < 0) == negative ? Kind::kInteger : Kind::kBigInteger,
-          .integer = number});
+    push(
+        {.kind = (number < 0) == negative ? Kind::kInteger : Kind::kBigInteger, .integer = number});
   }
 
   void push_text(std::uint64_t bytes, Kind kind) {

@@ -1,5 +1,7 @@
 #include "allocator/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 

@@ -21,16 +21,11 @@ OrderedJson failure_json(const Replay& replay) {
     return nullptr;
   }
   const OutOfMemory& failure = *replay.failure;
-  return {{"event", replay.failed_event},
-          {"requested_bytes", failure.requested},
-          {"needed_bytes", failure.needed},
-          {"limit_bytes", failure.limit},
-          {"reserved_bytes", failure.reserved},
-          {"allocated_bytes", failure.allocated},
-          {"cached_bytes", failure.cached},
-          {"largest_free_bytes", failure.largest_free},
-          {"fragmented", failure.fragmented()},
-          {"reason", failure.reason()}};
+  return {{"event", replay.failed_event},       {"requested_bytes", failure.requested},
+          {"needed_bytes", failure.needed},     {"limit_bytes", failure.limit},
+          {"reserved_bytes", failure.reserved}, {"allocated_bytes", failure.allocated},
+          {"cached_bytes", failure.cached},     {"largest_free_bytes", failure.largest_free},
+          {"fragmented", failure.fragmented()}, {"reason", failure.reason()}};
 }
 
 OrderedJson simulated_json(const SimulatedSetting& simulated) {
@@ -97,25 +92,25 @@ OrderedJson report_json(const MemoryReport& report, int top) {
     others.push_back(simulated_json(simulated));
   }
   auto error = report.reserved_error();
-  return {{"schema_version", 1},
-          {"file", report.file},
-          {"device", snapshot.device},
-          {"events_per_device", snapshot.events_per_device},
-          {"events", snapshot.trace.events.size()},
-          {"allocations_before", snapshot.live_before},
-          {"events_left_out", snapshot.left_out},
-          {"settings", snapshot.settings},
-          {"settings_problem", snapshot.settings_problem.empty()
-                                   ? OrderedJson()
-                                   : OrderedJson(snapshot.settings_problem)},
-          {"limit_bytes", report.limit ? OrderedJson(*report.limit) : OrderedJson()},
-          {"limit_from_trace", report.limit_from_trace},
-          {"recorded", recorded_json(report)},
-          {"owners_at_peak", std::move(owners)},
-          {"simulation", kUnverified},
-          {"simulated_reserved_error", error ? OrderedJson(*error) : OrderedJson()},
-          {"simulated", simulated_json(report.as_recorded)},
-          {"other_settings", std::move(others)}};
+  return {
+      {"schema_version", 1},
+      {"file", report.file},
+      {"device", snapshot.device},
+      {"events_per_device", snapshot.events_per_device},
+      {"events", snapshot.trace.events.size()},
+      {"allocations_before", snapshot.live_before},
+      {"events_left_out", snapshot.left_out},
+      {"settings", snapshot.settings},
+      {"settings_problem",
+       snapshot.settings_problem.empty() ? OrderedJson() : OrderedJson(snapshot.settings_problem)},
+      {"limit_bytes", report.limit ? OrderedJson(*report.limit) : OrderedJson()},
+      {"limit_from_trace", report.limit_from_trace},
+      {"recorded", recorded_json(report)},
+      {"owners_at_peak", std::move(owners)},
+      {"simulation", kUnverified},
+      {"simulated_reserved_error", error ? OrderedJson(*error) : OrderedJson()},
+      {"simulated", simulated_json(report.as_recorded)},
+      {"other_settings", std::move(others)}};
 }
 
 }  // namespace ljtrain::recompute

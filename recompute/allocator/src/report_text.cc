@@ -154,12 +154,12 @@ class Writer {
     if (replay.failure) {
       result = "out of memory";
     } else if (!recorded_.failures.empty()) {
-      result = replay.served == static_cast<std::int64_t>(recorded_.failures.size())
-                   ? "runs"
-                   : fmt::format("fails {} of {}",
-                                 static_cast<std::int64_t>(recorded_.failures.size()) -
-                                     replay.served,
-                                 recorded_.failures.size());
+      result =
+          replay.served == static_cast<std::int64_t>(recorded_.failures.size())
+              ? "runs"
+              : fmt::format("fails {} of {}",
+                            static_cast<std::int64_t>(recorded_.failures.size()) - replay.served,
+                            recorded_.failures.size());
     }
     if (name.size() > kSettingsWidth) {
       line("{}", name);

@@ -17,27 +17,18 @@ constexpr std::int64_t kSmallestBlock = 512;
 constexpr std::int64_t kLargeThreshold = 10 * kMebibyte;
 constexpr int kFirstInterval = 20;  // log2 of 1 MiB
 
-constexpr std::array<std::string_view, 9> kKeys{"large_segment_size_mb",
-                                                "max_split_size_mb",
-                                                "max_non_split_rounding_mb",
-                                                "garbage_collection_threshold",
-                                                "roundup_power2_divisions",
-                                                "expandable_segments",
-                                                "per_process_memory_fraction",
-                                                "throw_on_cudamalloc_oom",
-                                                "backend"};
+constexpr std::array<std::string_view, 9> kKeys{
+    "large_segment_size_mb",        "max_split_size_mb",        "max_non_split_rounding_mb",
+    "garbage_collection_threshold", "roundup_power2_divisions", "expandable_segments",
+    "per_process_memory_fraction",  "throw_on_cudamalloc_oom",  "backend"};
 // Pinned host memory, locking, and CUDA graphs' streams.
-constexpr std::array<std::string_view, 11> kKeysWithoutEffect{"pinned_use_background_threads",
-                                                              "pinned_max_round_threshold_mb",
-                                                              "pinned_max_cached_size_mb",
-                                                              "pinned_use_cuda_host_register",
-                                                              "pinned_use_hip_host_register",
-                                                              "pinned_reserve_segment_size_mb",
-                                                              "pinned_num_register_threads",
-                                                              "pinned_free_catch_all",
-                                                              "release_lock_on_cudamalloc",
-                                                              "release_lock_on_hipmalloc",
-                                                              "graph_capture_record_stream_reuse"};
+constexpr std::array<std::string_view, 11> kKeysWithoutEffect{
+    "pinned_use_background_threads",    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",        "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",     "pinned_reserve_segment_size_mb",
+    "pinned_num_register_threads",      "pinned_free_catch_all",
+    "release_lock_on_cudamalloc",       "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse"};
 
 // "key:[a:1,b:2],other:x" as words and the marks between them; blanks mean nothing.
 std::vector<std::string> split_words(std::string_view text) {
@@ -241,10 +232,9 @@ class Parser {
     std::vector<std::string_view> known(kKeys.begin(), kKeys.end());
     known.insert(known.end(), kKeysWithoutEffect.begin(), kKeysWithoutEffect.end());
     std::vector<std::string_view> near = base::nearest_names(key, known);
-    return base::user_error(
-        "{}: there is no setting `{}`{}", where_, key,
-        near.empty() ? fmt::format(" (there are {})", fmt::join(kKeys, ", "))
-                     : fmt::format(" (near: {})", fmt::join(near, ", ")));
+    return base::user_error("{}: there is no setting `{}`{}", where_, key,
+                            near.empty() ? fmt::format(" (there are {})", fmt::join(kKeys, ", "))
+                                         : fmt::format(" (near: {})", fmt::join(near, ", ")));
   }
 
   std::vector<std::string> words_;

@@ -54,8 +54,7 @@ std::int64_t State::new_address(std::int64_t bytes) {
   std::int64_t address = next_address;
   // Wraps around long after what a device can have; only the order among equals hangs on it.
   constexpr std::int64_t kMask = (std::int64_t{1} << 61) - 1;
-  next_address =
-      (next_address + ((bytes - 1) / kSegmentStep + 1) * kSegmentStep) & kMask;
+  next_address = (next_address + ((bytes - 1) / kSegmentStep + 1) * kSegmentStep) & kMask;
   return address;
 }
 

@@ -43,7 +43,7 @@ struct AllocatorSimulator::Block {
   bool mapped = true;
   Block* previous = nullptr;  // neighbours in the segment
   Block* next = nullptr;
-  ExpandableRange* range = nullptr;  // of an expandable segment
+  ExpandableRange* range = nullptr;   // of an expandable segment
   std::vector<std::int64_t> streams;  // recorded, beside its own
   int pending = 0;                    // uses on other streams that are not known to be over
   std::int64_t age_base = 0;          // the pool's searches when the block became free

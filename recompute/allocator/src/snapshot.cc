@@ -208,8 +208,7 @@ class SnapshotReader {
     for (std::size_t i = 0; i < segments.size(); ++i) {
       std::string path = fmt::format("{}[{}]", kSegments, i);
       count_part(path);
-      if (document_.optional_integer(segments[i], "device", path).value_or(0) ==
-          snapshot_.device) {
+      if (document_.optional_integer(segments[i], "device", path).value_or(0) == snapshot_.device) {
         read_segment(segments[i], path);
       }
     }
@@ -229,8 +228,8 @@ class SnapshotReader {
       count_part(block_path);
       std::int64_t bytes = document_.bytes(blocks[i], "size", block_path);
       if (document_.text(blocks[i], "state", block_path).starts_with("active")) {
-        live.bytes = document_.optional_integer(blocks[i], "requested_size", block_path)
-                         .value_or(bytes);
+        live.bytes =
+            document_.optional_integer(blocks[i], "requested_size", block_path).value_or(bytes);
         if (live.bytes < 0 || live.bytes > bytes) {
           throw document_.error(block_path + ".requested_size", "is not between 0 and size");
         }
@@ -259,8 +258,8 @@ class SnapshotReader {
       return;
     }
     std::string path = "allocator_settings";
-    std::string text(document_.optional_text(*settings, "PYTORCH_CUDA_ALLOC_CONF", path)
-                         .value_or(""));
+    std::string text(
+        document_.optional_text(*settings, "PYTORCH_CUDA_ALLOC_CONF", path).value_or(""));
     try {
       parse_allocator_settings(text, path);
       snapshot_.settings = text;
@@ -516,7 +515,9 @@ class TraceBuilder {
   std::int64_t allocations_ = 0;
 };
 
-void SnapshotReader::build_trace() { TraceBuilder(document_, snapshot_, entries_).build(live_blocks_); }
+void SnapshotReader::build_trace() {
+  TraceBuilder(document_, snapshot_, entries_).build(live_blocks_);
+}
 
 }  // namespace
 
@@ -538,8 +539,9 @@ MemorySnapshot read_memory_snapshot(const std::filesystem::path& file,
                            problem ? problem.message() : "no such file, or no permission");
   }
   if (size > kLargestFile) {
-    throw base::user_error("{}: has {} bytes; at most 16 GiB are read: record with fewer max_entries",
-                           file.string(), size);
+    throw base::user_error(
+        "{}: has {} bytes; at most 16 GiB are read: record with fewer max_entries", file.string(),
+        size);
   }
   std::string bytes(size, '\0');
   stream.read(bytes.data(), static_cast<std::streamsize>(size));

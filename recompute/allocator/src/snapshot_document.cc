@@ -50,8 +50,8 @@ base::UserError SnapshotDocument::error(const std::string& path, std::string_vie
 const PickleValue* SnapshotDocument::find(PickleValue dictionary, std::string_view key,
                                           const std::string& path) const {
   if (dictionary.kind != Kind::kDictionary) {
-    throw error(path, fmt::format("is {} where a dictionary should stand",
-                                  kind_name(dictionary.kind)));
+    throw error(path,
+                fmt::format("is {} where a dictionary should stand", kind_name(dictionary.kind)));
   }
   const auto& entries = pickle_.dictionary(dictionary);
   if (entries.size() > kMostKeys) {

@@ -15,8 +15,8 @@ class Player {
 
   Replay play(int samples) {
     auto count = static_cast<std::int64_t>(trace_.events.size());
-    std::int64_t stretch = samples > 0 ? std::max<std::int64_t>(1, (count + samples - 1) / samples)
-                                       : count + 1;
+    std::int64_t stretch =
+        samples > 0 ? std::max<std::int64_t>(1, (count + samples - 1) / samples) : count + 1;
     ReplaySample highest;
     for (std::int64_t i = 0; i < count && replay_.failed_event < 0; ++i) {
       play_event(i);
@@ -46,7 +46,9 @@ class Player {
   }
 
   void note_peaks(std::int64_t event, const AllocatorStats& now) {
-    if (now.reserved > replay_.at_peak_reserved.reserved) {
+    const ReplaySample& peak = replay_.at_peak_reserved;
+    if (now.reserved > peak.reserved ||
+        (now.reserved == peak.reserved && now.requested > peak.requested)) {
       replay_.at_peak_reserved = sample(event, now);
     }
     if (now.requested > replay_.at_peak_requested.requested) {

@@ -31,7 +31,7 @@ struct AllocatorStats {
   std::int64_t peak_allocated = 0;
   std::int64_t peak_active = 0;
   std::int64_t peak_reserved = 0;
-  std::int64_t segments = 0;           // cudaMalloc'ed and not freed (none with expandable segments)
+  std::int64_t segments = 0;  // cudaMalloc'ed and not freed (none with expandable segments)
   std::int64_t device_allocations = 0;  // calls of cudaMalloc, or ranges mapped
   std::int64_t device_frees = 0;        // calls of cudaFree, or ranges unmapped
   std::int64_t cache_flushes = 0;       // cached memory given back because an allocation failed

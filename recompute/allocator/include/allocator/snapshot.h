@@ -38,7 +38,7 @@ struct RecordedMemory {
 struct MemorySnapshot {
   Trace trace;
   RecordedMemory recorded;
-  std::string settings;  // as the program had them
+  std::string settings;          // as the program had them
   std::string settings_problem;  // why the settings in the file could not be taken, or empty
   int device = 0;
   std::vector<std::int64_t> events_per_device;

@@ -55,7 +55,7 @@ struct ReplaySample {
 
 struct Replay {
   AllocatorStats stats;
-  ReplaySample at_peak_reserved;  // the first event with the most
+  ReplaySample at_peak_reserved;  // of those, the event with the most requested
   ReplaySample at_peak_requested;
   std::vector<ReplaySample> samples;
   // The first allocation that failed and that the program itself had got; the replay ends there.
