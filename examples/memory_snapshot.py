@@ -3,14 +3,16 @@
     python examples/memory_snapshot.py snapshot.pickle
     ljperf memory snapshot.pickle
 
-The run trains a transformer of a few layers on sequences of varying length, which fragments memory, and
-ends in an out-of-memory error when --device-memory is small. A snapshot of your own comes from
-torch.cuda.memory._record_memory_history() before the training and _dump_snapshot(FILE) after it.
+The run trains a transformer of a few layers on sequences of varying length, which fragments
+memory, and ends in an out-of-memory error (none with --device-memory 3072). A snapshot of your own
+comes from torch.cuda.memory._record_memory_history() before the training and
+torch.cuda.memory._dump_snapshot(FILE) after it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pickle
 import random
 from collections.abc import Iterable
@@ -45,8 +47,8 @@ class Segment:
 
 
 class Allocator:
-    """The rules of PyTorch's CUDA caching allocator with its default settings and one stream, written
-    for reading: lists instead of trees. Records what it does as torch.cuda.memory does."""
+    """The rules of PyTorch's CUDA caching allocator with its default settings and one stream,
+    written for reading: lists instead of trees. Records what it does as torch.cuda.memory does."""
 
     def __init__(self, device_memory: int) -> None:
         self.device_memory = device_memory
@@ -62,7 +64,14 @@ class Allocator:
     def record(self, action: str, size: int, frames: list[dict[str, Any]], **where: int) -> None:
         self.time_us += 10
         self.trace.append(
-            {"action": action, **where, "size": size, "stream": 0, "frames": frames, "time_us": self.time_us}
+            {
+                "action": action,
+                **where,
+                "size": size,
+                "stream": 0,
+                "frames": frames,
+                "time_us": self.time_us,
+            }
         )
 
     def allocate(self, requested: int, frames: list[dict[str, Any]]) -> int:
@@ -80,7 +89,7 @@ class Allocator:
         return block.address
 
     def find(self, size: int, small: bool) -> tuple[Segment, int] | None:
-        """The smallest free block that holds the request; of equals the one with the lowest address."""
+        """The smallest free block that holds the request; of equals that of the lowest address."""
         fits = [
             (block.size, block.address, segment, index)
             for segment in self.segments
@@ -90,8 +99,12 @@ class Allocator:
         ]
         return min(fits, key=lambda fit: fit[:2])[2:] if fits else None
 
-    def reserve(self, size: int, small: bool, requested: int, frames: list[dict[str, Any]]) -> tuple[Segment, int]:
-        wanted = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+    def reserve(
+        self, size: int, small: bool, requested: int, frames: list[dict[str, Any]]
+    ) -> tuple[Segment, int]:
+        wanted = (
+            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        )
         if self.reserved + wanted > self.device_memory:
             self.empty_cache()
         if self.reserved + wanted > self.device_memory:
@@ -105,7 +118,11 @@ class Allocator:
 
     def empty_cache(self) -> None:
         for small in (False, True):
-            idle = [s for s in self.segments if s.small == small and all(b.state == "inactive" for b in s.blocks)]
+            idle = [
+                s
+                for s in self.segments
+                if s.small == small and all(b.state == "inactive" for b in s.blocks)
+            ]
             for segment in sorted(idle, key=lambda s: (s.size, s.address)):
                 self.segments.remove(segment)
                 self.record("segment_free", segment.size, [], addr=segment.address)
@@ -132,7 +149,10 @@ class Allocator:
 
     def snapshot(self, settings: str = "") -> dict[str, Any]:
         return {
-            "segments": [self.segment_info(segment) for segment in sorted(self.segments, key=lambda s: s.address)],
+            "segments": [
+                self.segment_info(segment)
+                for segment in sorted(self.segments, key=lambda s: s.address)
+            ],
             "device_traces": [self.trace],
             "allocator_settings": {
                 "PYTORCH_CUDA_ALLOC_CONF": settings,
@@ -175,7 +195,9 @@ class Allocator:
 def stack(*frames: tuple[str, int, str]) -> list[dict[str, Any]]:
     """Innermost frame first, as PyTorch records them."""
     outer = [("/home/user/train.py", 41, "main")]
-    return [{"filename": file, "line": line, "name": name} for file, line, name in [*frames, *outer]]
+    return [
+        {"filename": file, "line": line, "name": name} for file, line, name in [*frames, *outer]
+    ]
 
 
 LINEAR = ("/venv/torch/nn/modules/linear.py", 134, "forward")
@@ -184,13 +206,18 @@ EMBEDDING = stack(("/venv/torch/nn/functional.py", 2542, "embedding"), (MODEL, 3
 ATTENTION = stack(LINEAR, (MODEL, 252, "forward"))
 MLP = stack(LINEAR, (MODEL, 176, "forward"))
 LOGITS = stack(LINEAR, (MODEL, 480, "forward"))
-WEIGHTS = stack(("/venv/torch/nn/modules/module.py", 1360, "convert"), ("/home/user/train.py", 12, "build_model"))
+WEIGHTS = stack(
+    ("/venv/torch/nn/modules/module.py", 1360, "convert"),
+    ("/home/user/train.py", 12, "build_model"),
+)
 OPTIMIZER = stack(("/venv/torch/optim/adamw.py", 164, "_init_group"))
 BACKWARD: list[dict[str, Any]] = []  # autograd's threads have no Python frames
 
 
-def train(allocator: Allocator, lengths: Iterable[int], layers: int = 4, hidden: int = 1024) -> None:
-    """Weights, optimizer state, and for each sequence length a forward and a backward pass, in bf16."""
+def train(
+    allocator: Allocator, lengths: Iterable[int], layers: int = 4, hidden: int = 1024
+) -> None:
+    """Weights, optimizer state, and for each sequence a forward and a backward pass, in bf16."""
     vocabulary = 32000
     parameters = [vocabulary * hidden] + [12 * hidden * hidden] * layers
     for count in parameters:
@@ -213,7 +240,9 @@ def train(allocator: Allocator, lengths: Iterable[int], layers: int = 4, hidden:
             allocator.free(block)
             allocator.free(temporary)
         if not moments:
-            moments = [allocator.allocate(4 * count, OPTIMIZER) for count in parameters for _ in range(2)]
+            moments = [
+                allocator.allocate(4 * count, OPTIMIZER) for count in parameters for _ in range(2)
+            ]
         for gradient in gradients:
             allocator.free(gradient)
 
@@ -221,17 +250,17 @@ def train(allocator: Allocator, lengths: Iterable[int], layers: int = 4, hidden:
 def make_snapshot(device_memory: int, steps: int = 12, seed: int = 1) -> dict[str, Any]:
     allocator = Allocator(device_memory)
     draw = random.Random(seed)
-    try:
+    with contextlib.suppress(OutOfMemoryError):
         train(allocator, (draw.randrange(256, 2049, 8) for _ in range(steps)))
-    except OutOfMemoryError:
-        pass
     return allocator.snapshot()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("file")
-    parser.add_argument("--device-memory", type=int, default=3072, help="MiB (default: %(default)s)")
+    parser.add_argument(
+        "--device-memory", type=int, default=1800, help="MiB (default: %(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=12)
     arguments = parser.parse_args()
     with open(arguments.file, "wb") as file:

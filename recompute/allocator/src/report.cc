@@ -75,9 +75,8 @@ std::string cause_of(const RecordedFailure& failure) {
                        size(idle));
   }
   if (idle + failure.device_free >= failure.requested) {
-    return fmt::format(
-        "fragmentation in part: {} in no use and {} on the device would have done together",
-        size(idle), size(failure.device_free));
+    return fmt::format("partly fragmentation: {} in no use + {} on the device would do", size(idle),
+                       size(failure.device_free));
   }
   return fmt::format("too much in use: {} in no use and {} on the device do not suffice",
                      size(std::max<std::int64_t>(idle, 0)), size(failure.device_free));

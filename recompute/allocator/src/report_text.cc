@@ -139,7 +139,7 @@ class Writer {
       row(settings_name(simulated.settings.text), simulated);
     }
     if (auto error = report_.reserved_error()) {
-      line("The simulated peak of the program's own settings is {:+.1f} % off the recorded one.",
+      line("Simulated peak of the program's own settings: {:+.1f} % off the recorded one.",
            100 * *error);
     }
     notes(report_.as_recorded);

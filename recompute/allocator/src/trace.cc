@@ -81,6 +81,7 @@ class Player {
         block = simulator_.allocate(event.bytes, event.stream, trace_.pools[event.pool]);
         if (block != nullptr) {
           ++replay_.served;
+          note_peaks(index, simulator_.stats());  // while it is there
           simulator_.free(std::exchange(block, nullptr));
         }
         break;
