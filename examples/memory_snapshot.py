@@ -232,7 +232,7 @@ def train(
             saved.append(allocator.allocate(4 * tokens * 16, ATTENTION))  # log-sum-exp of the heads
             saved += [allocator.allocate(int(activation * 2.75), MLP) for _ in range(3)]
         saved.append(allocator.allocate(4 * tokens * vocabulary, LOGITS))
-        gradients = []
+        gradients: list[int] = []
         for index, block in enumerate(reversed(saved)):
             temporary = allocator.allocate(activation, BACKWARD)
             if index % 9 == 0 and len(gradients) < len(parameters):

@@ -80,19 +80,19 @@ def build(folder: Path, torch: Path, cuda_include: Path, cmake_build: Path) -> N
     exports = folder / "versions"
     exports.write_text("libcudart.so.13 { global: *; };\n")
     (folder / "libcudart.so").symlink_to("libcudart.so.13")
-    shared = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", HERE / "counterfeit_cuda.cc"]
+    shared = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", str(HERE / "counterfeit_cuda.cc")]
     for name in ("libcudart.so.13", "libnvidia-ml.so.1"):
         flags = [f"-Wl,-soname,{name}", f"-Wl,--version-script={exports}"]
-        subprocess.run([*shared, *flags, "-o", folder / name], check=True)
+        subprocess.run([*shared, *flags, "-o", str(folder / name)], check=True)
     libraries = [f"-L{torch}/lib", "-lc10_cuda", "-lc10", f"-L{folder}", "-lcudart"]
     includes = [f"-I{torch}/include", f"-I{cuda_include}"]
-    native = ["g++", "-std=c++20", "-O1", "-w", HERE / "native.cc", *includes, *libraries]
-    subprocess.run([*native, "-o", folder / "native"], check=True)
-    own = ["g++", "-std=c++20", "-O1", HERE / "simulate.cc"]
+    native = ["g++", "-std=c++20", "-O1", "-w", str(HERE / "native.cc"), *includes, *libraries]
+    subprocess.run([*native, "-o", str(folder / "native")], check=True)
+    own = ["g++", "-std=c++20", "-O1", str(HERE / "simulate.cc")]
     own += [f"-I{ROOT}/recompute/allocator/include", f"-I{ROOT}/base/include"]
-    own += [cmake_build / "recompute/allocator/libljtrain_allocator.a"]
-    own += [cmake_build / "base/libljtrain_base.a", "-lfmt"]
-    subprocess.run([*own, "-o", folder / "simulate"], check=True)
+    own += [f"{cmake_build}/recompute/allocator/libljtrain_allocator.a"]
+    own += [f"{cmake_build}/base/libljtrain_base.a", "-lfmt"]
+    subprocess.run([*own, "-o", str(folder / "simulate")], check=True)
 
 
 def compare(folder: Path, torch: Path, settings: str, programs: int, calls: int) -> tuple[int, int]:
@@ -113,7 +113,10 @@ def compare(folder: Path, torch: Path, settings: str, programs: int, calls: int)
             subprocess.run(
                 command, input=script, env=environment, capture_output=True, text=True, check=False
             ).stdout.splitlines()
-            for command in ([folder / "native"], [folder / "simulate", str(total), settings])
+            for command in (
+                [f"{folder}/native"],
+                [f"{folder}/simulate", str(total), settings],
+            )
         ]
         played += script.count("\n")
         if "throw_on" in settings:  # flushes and failures are counted apart there
