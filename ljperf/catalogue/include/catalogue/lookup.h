@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/names.h"
 #include "catalogue/catalogue.h"
 
 namespace ljtrain::ljperf {
@@ -25,14 +26,7 @@ ModelReference find_model(std::string_view reference);
 // The engine of that name; throws UserError as find_model does.
 std::string_view find_engine(std::string_view name);
 
-// Edits (insert, delete, replace, swap of neighbours) between two names: the optimal string
-// alignment distance.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-
-// Up to `most` of `names`, nearest first, those that are near enough to be meant: at most half of
-// the name's letters changed, or one containing the other.
-std::vector<std::string_view> nearest_names(std::string_view name,
-                                            std::span<const std::string_view> names,
-                                            std::size_t most = 3);
+using base::edit_distance;
+using base::nearest_names;
 
 }  // namespace ljtrain::ljperf
