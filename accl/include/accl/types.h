@@ -117,8 +117,10 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   Scale scale = {};  // of kPremulSum
   int root = 0;
+  // NOLINTBEGIN(readability-redundant-member-init): g++ warns of aggregates made without them
   std::span<const Part> send_parts = {};
   std::span<const Part> recv_parts = {};
+  // NOLINTEND(readability-redundant-member-init)
   // From the call on this rank to its end; unset: the communicator's.
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
 };

@@ -45,7 +45,7 @@ bool takes(const Collective& call, int rank) {
 }  // namespace
 
 Pull::Pull(const shared_memory::Segment& segment, int rank, int ranks)
-    : segment_(segment), rank_(rank), ranks_(ranks), one_process_(true) {
+    : segment_(segment), rank_(rank), ranks_(ranks) {
   const RankControl& mine = segment.control(rank);
   for (int peer = 0; peer < ranks; ++peer) {
     const RankControl& theirs = segment.control(peer);
@@ -125,8 +125,9 @@ bool Pull::prepare(Session& session, Way way) {
       }
       std::byte probe{};
       const iovec local{&probe, 1};
-      const iovec remote{reinterpret_cast<void*>(theirs.send_address),
-                         1};  // NOLINT(performance-no-int-to-ptr)
+      const iovec remote{reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
+                             theirs.send_address),
+                         1};
       if (::process_vm_readv(segment_.control(peer).pid, &local, 1, &remote, 1, 0) != 1) {
         segment_.control(rank_).cannot_read.store(1, std::memory_order_relaxed);
       }

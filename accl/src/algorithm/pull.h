@@ -40,7 +40,7 @@ class Pull {
   const shared_memory::Segment& segment_;
   int rank_;
   int ranks_;
-  bool one_process_;
+  bool one_process_ = true;
   // What all ranks have agreed on: whether each of them can.
   bool may_map_ = true;
   bool may_read_ = true;

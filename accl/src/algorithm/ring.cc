@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace ljtrain::accl::algorithm {
@@ -142,7 +143,7 @@ void Ring::all_reduce() {
 
 void Ring::reduce_scatter() {
   const auto* source = static_cast<const std::byte*>(collective_.send);
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_); ++rank) {
+  for (std::size_t rank = 0; std::cmp_less(rank, ranks_); ++rank) {
     if (collective_.send_parts.empty()) {
       blocks_.push_back({source + rank * collective_.count * element_, nullptr, collective_.count});
     } else {
@@ -159,7 +160,7 @@ void Ring::reduce_scatter() {
 
 void Ring::all_gather() {
   auto* result = static_cast<std::byte*>(collective_.recv);
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks_); ++rank) {
+  for (std::size_t rank = 0; std::cmp_less(rank, ranks_); ++rank) {
     if (collective_.recv_parts.empty()) {
       blocks_.push_back({nullptr, result + rank * collective_.count * element_, collective_.count});
     } else {

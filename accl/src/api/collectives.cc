@@ -105,7 +105,7 @@ ncclResult_t collective(const Call& call, ncclComm_t handle, cudaStream_t stream
   const std::shared_ptr<Comm> comm = Comm::find_ready(handle);
   CollectiveWork work = check(*comm, call);
   log_call(*comm, call, work.collective, comm->size(), stream);
-  return issue(comm, std::move(work), stream);
+  return issue(comm, work, stream);
 }
 
 ncclResult_t reduction(const Call& call, ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
@@ -113,7 +113,7 @@ ncclResult_t reduction(const Call& call, ncclRedOp_t op, ncclComm_t handle, cuda
   CollectiveWork work = check(*comm, call);
   set_operator(*comm, op, work);
   log_call(*comm, call, work.collective, comm->size(), stream);
-  return issue(comm, std::move(work), stream);
+  return issue(comm, work, stream);
 }
 
 ncclResult_t message(Message::Direction direction, void* data, std::size_t count,

@@ -37,9 +37,10 @@ const Failure& last_failure(ncclComm_t handle, Failure& memory) {
       memory = std::move(*failed);
       return memory;
     }
-  } catch (const Error&) {  // no communicator (any more): the thread's error says so, as a rule
+    return own;
+  } catch (const Error&) {
+    return own;  // no communicator (any more): the thread's error says so, as a rule
   }
-  return own;
 }
 
 }  // namespace

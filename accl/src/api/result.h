@@ -54,5 +54,9 @@ ncclResult_t guarded(Body&& body,
 
 // Checks of arguments: throw kInvalidArgument with a sentence that names the argument.
 void require_pointer(const void* pointer, const char* name);
+template <class T>
+void require_pointer(T* const* pointer, const char* name) {
+  require_pointer(static_cast<const void*>(pointer), name);
+}
 
 }  // namespace ljtrain::accl::api

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "accl/error.h"
 
@@ -90,7 +91,7 @@ bool send_packet(int socket, std::span<const std::byte> packet, int descriptor) 
   do {
     sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(packet.size());
+  return std::cmp_equal(sent, packet.size());
 }
 
 Packet receive_packet(int socket, std::span<std::byte> buffer) {

@@ -53,7 +53,7 @@ void* allocate(std::size_t bytes) {
                 std::strerror(errno));
   }
   ::madvise(base, size, MADV_HUGEPAGE);
-  const std::lock_guard lock(registry().mutex);
+  const std::scoped_lock lock(registry().mutex);
   registry().allocations.emplace(
       static_cast<const std::byte*>(base),
       Allocation{.id = registry().next_id++, .memory = std::move(memory), .bytes = size});
@@ -64,7 +64,7 @@ void* allocate(std::size_t bytes) {
 bool deallocate(void* memory) noexcept {
   std::size_t bytes = 0;
   {
-    const std::lock_guard lock(registry().mutex);
+    const std::scoped_lock lock(registry().mutex);
     const auto at = registry().allocations.find(static_cast<const std::byte*>(memory));
     if (at == registry().allocations.end()) {
       return false;
@@ -83,7 +83,7 @@ Place find(const void* memory, std::size_t bytes) {
     return {};
   }
   const auto* address = static_cast<const std::byte*>(memory);
-  const std::lock_guard lock(registry().mutex);
+  const std::scoped_lock lock(registry().mutex);
   auto at = registry().allocations.upper_bound(address);
   if (at == registry().allocations.begin()) {
     return {};
@@ -103,7 +103,7 @@ std::uint64_t deallocations() { return registry().deallocations.load(std::memory
 
 Mapping::Mapping(const base::UniqueFd& memory, std::size_t bytes) : bytes_(bytes) {
   struct stat facts{};
-  if (::fstat(memory.get(), &facts) != 0 || static_cast<std::size_t>(facts.st_size) < bytes) {
+  if (::fstat(memory.get(), &facts) != 0 || std::cmp_less(facts.st_size, bytes)) {
     throw error(ErrorCode::kInternal, "a peer's buffer is smaller than it said");
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);

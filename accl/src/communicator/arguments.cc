@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "accl/error.h"
 #include "communicator/allocation.h"
@@ -72,7 +73,7 @@ void check_parts(std::string_view side, const Collective& call, std::span<const 
     }
     const bool must_equal = call.kind == OperationKind::kGather ||
                             call.kind == OperationKind::kScatter ||
-                            (call.kind != OperationKind::kAllToAll && static_cast<int>(i) == rank);
+                            (call.kind != OperationKind::kAllToAll && std::cmp_equal(i, rank));
     if (must_equal && parts[i].count != call.count) {
       throw error(ErrorCode::kInvalidArgument,
                   "{}: the {} part of rank {} has {} elements, this rank's share has {}",
@@ -137,8 +138,7 @@ void check_arguments(const Collective& call, int rank, int ranks) {
   }
 }
 
-shared_memory::Descriptor make_descriptor(const Collective& call, int rank, int ranks,
-                                          std::uint64_t sequence) {
+shared_memory::Descriptor make_descriptor(const Collective& call, std::uint64_t sequence) {
   shared_memory::Descriptor told{};
   told.sequence = sequence;
   told.kind = call.kind;

@@ -10,8 +10,7 @@ namespace ljtrain::accl {
 void check_arguments(const Collective& collective, int rank, int ranks);
 
 // What the peers are told. Parts of equal counts are announced like no parts.
-shared_memory::Descriptor make_descriptor(const Collective& collective, int rank, int ranks,
-                                          std::uint64_t sequence);
+shared_memory::Descriptor make_descriptor(const Collective& collective, std::uint64_t sequence);
 
 // Where the buffers lie that peers may read or write.
 shared_memory::BufferPlaces find_buffers(const Collective& collective, int rank, int ranks);

@@ -154,13 +154,13 @@ void CommunicatorState::run_alone(const Collective& call) const {
 void CommunicatorState::run(const Collective& call) {
   check_arguments(call, rank, ranks);
   check_usable();  // before the lock, which a thread that a forked child does not have may hold
-  const std::lock_guard lock(running_);
+  const std::scoped_lock lock(running_);
   if (ranks == 1) {
     run_alone(call);
     return;
   }
   ++sequence_;
-  const auto descriptor = make_descriptor(call, rank, ranks, sequence_);
+  const auto descriptor = make_descriptor(call, sequence_);
   Session session(segment, waiting, rank, ranks, chunks_, call, descriptor,
                   call.timeout.value_or(default_timeout));
   try {

@@ -281,7 +281,7 @@ void Messages::handle_answer(int source, const ChunkHeader& header) {
   if (header.kind == kGivenUp) {
     const auto found = std::ranges::find(peer.streaming, header.message, &Operation::sequence);
     if (found != peer.streaming.end()) {
-      const OperationPointer send = *found;
+      const OperationPointer send = std::move(*found);
       peer.streaming.erase(found);
       complete(send, error(ErrorCode::kRemote, "{}: {} gave up receiving after at most {} bytes",
                            send->describe(), waiting_.name_peer(source), send->moved));

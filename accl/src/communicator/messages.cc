@@ -61,7 +61,7 @@ MessageHandle Messages::post(const Message& message) {
   operation->timeout = message.timeout.value_or(default_timeout_);
   bool others_should_look = false;
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     waiting_.check();
     const std::uint64_t before = completions_.load();
     unfinished_ = false;
@@ -89,7 +89,7 @@ Messages::Step Messages::step(int own_waiters) {
   Step result;
   bool others_should_look = false;
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     const std::uint64_t before = completions_.load();
     result.moved = advance();
     others_should_look = completions_.load() != before;
@@ -164,7 +164,7 @@ void Messages::interrupt_wait() noexcept {
 }
 
 std::string Messages::describe_pending() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   std::string text;
   std::size_t described = 0;
   for (const auto& [deadline, operation] : deadlines_) {
@@ -286,7 +286,8 @@ bool Messages::break_all(const Error& cause) {
 }
 
 void Messages::complete(const OperationPointer& operation, std::optional<Error> failure) {
-  const OperationPointer held = operation;  // the argument may live in what is erased
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may live in what is erased
+  const OperationPointer held = operation;
   deadlines_.erase(held->place);
   --(held->counted_by == kAnySource ? from_any_pending_ : at(held->counted_by).pending);
   held->outcome = std::move(failure);

@@ -63,8 +63,8 @@ class Messages {
     std::uint32_t sequence = 0;
     std::uint64_t order = 0;
     std::uint64_t bytes = 0;
-    std::unique_ptr<std::byte[]> payload = {};  // of a short one
-    OperationPointer own_send = {};             // of a message to oneself
+    std::unique_ptr<std::byte[]> payload = nullptr;  // of a short one
+    OperationPointer own_send = nullptr;             // of a message to oneself
   };
   // An answer to a peer. It ends `operation` once it is in the stream: who has nothing pending owes
   // nothing either.
@@ -72,7 +72,7 @@ class Messages {
     std::uint32_t kind = 0;
     std::uint32_t sequence = 0;
     std::uint64_t total = 0;
-    OperationPointer operation = {};
+    OperationPointer operation = nullptr;
     std::optional<Error> failure = std::nullopt;
   };
   struct Peer {
@@ -150,7 +150,7 @@ class Messages {
   std::size_t from_any_pending_ = 0;
   std::uint64_t next_order_ = 0;
   std::multimap<Clock::time_point, OperationPointer> deadlines_;  // all that are pending
-  Clock::time_point next_look_{};
+  Clock::time_point next_look_;
   int first_peer_ = 0;  // to be looked at next: nobody is always last
 
   std::uint32_t passes_ = 0;

@@ -115,7 +115,7 @@ Waiting::~Waiting() = default;
 
 void Waiting::check() {
   if (impl_->aborted.load(std::memory_order_acquire)) [[unlikely]] {
-    const std::lock_guard lock(impl_->mutex);
+    const std::scoped_lock lock(impl_->mutex);
     throw Error(ErrorCode::kAborted, impl_->abort_reason);
   }
   if (impl_->header().broken.load(std::memory_order_acquire) != 0) [[unlikely]] {
@@ -309,7 +309,7 @@ Error Waiting::break_communicator(const Error& cause) noexcept {
 
 void Waiting::abort(const std::string& reason) noexcept {
   {
-    const std::lock_guard lock(impl_->mutex);
+    const std::scoped_lock lock(impl_->mutex);
     if (!impl_->aborted.load()) {
       impl_->abort_reason = reason;
       impl_->aborted.store(true, std::memory_order_release);

@@ -67,7 +67,7 @@ class WaitContext {
  private:
   std::chrono::nanoseconds timeout_;
   std::function<Error()> on_deadline_;
-  mutable Clock::time_point deadline_{};
+  mutable Clock::time_point deadline_;
 };
 
 class Waiting {

@@ -15,6 +15,7 @@
 #include "reduction/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
+// NOLINTNEXTLINE(modernize-concat-nested-namespaces): the form that Highway asks for
 namespace ljtrain::accl::reduction {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;

@@ -17,7 +17,15 @@
 #include "reduction/encodings.h"
 #include "reduction/kernels.h"
 
+// The iterations of the loop that follows are independent. Only g++ has this pragma.
+#if defined(__clang__)
+#define ACCL_IVDEP
+#else
+#define ACCL_IVDEP _Pragma("GCC ivdep")
+#endif
+
 HWY_BEFORE_NAMESPACE();
+// NOLINTNEXTLINE(modernize-concat-nested-namespaces): the form that Highway asks for
 namespace ljtrain::accl::reduction {
 namespace HWY_NAMESPACE {
 
@@ -105,7 +113,8 @@ void combine(void* out, const void* a, const void* b, std::size_t count) {
   const Loose<T>* const x = loose<T>(a);
   const Loose<T>* const y = loose<T>(b);
   const std::size_t values = count * kPerElement;
-#pragma GCC ivdep  // `out` overlaps `a` or `b` only by being equal
+  // `out` overlaps `a` or `b` only by being equal.
+  ACCL_IVDEP
   for (std::size_t i = 0; i < values; ++i) {
     o[i].value = Op::template apply<T>(x[i].value, y[i].value);
   }
@@ -158,7 +167,7 @@ void widen_scaled_same(void* accumulator, const void* source, std::size_t count,
   Loose<T>* const o = loose<T>(accumulator);
   const Loose<T>* const x = loose<T>(source);
   const std::size_t values = count * kPerElement;
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < values; ++i) {
     o[i].value = Multiply::apply<T>(x[i].value, factor);
   }
@@ -168,7 +177,7 @@ template <class Encoding>
 void widen_float(void* accumulator, const void* source, std::size_t count) {
   Loose<float>* const o = loose<float>(accumulator);
   const auto* const x = loose<typename Encoding::Bits>(source);
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < count; ++i) {
     o[i].value = Encoding::decode(x[i].value);
   }
@@ -176,10 +185,10 @@ void widen_float(void* accumulator, const void* source, std::size_t count) {
 template <class Encoding>
 void widen_scaled_float(void* accumulator, const void* source, std::size_t count,
                         const Scale& scale) {
-  const float factor = static_cast<float>(scale.real);
+  const auto factor = static_cast<float>(scale.real);
   Loose<float>* const o = loose<float>(accumulator);
   const auto* const x = loose<typename Encoding::Bits>(source);
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < count; ++i) {
     o[i].value = canonical(Encoding::decode(x[i].value) * factor);
   }
@@ -188,7 +197,7 @@ void widen_scaled_float(void* accumulator, const void* source, std::size_t count
 inline void widen_bool(void* accumulator, const void* source, std::size_t count) {
   Loose<std::uint8_t>* const o = loose<std::uint8_t>(accumulator);
   const Loose<std::uint8_t>* const x = loose<std::uint8_t>(source);
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < count; ++i) {
     o[i].value = x[i].value != 0 ? 1 : 0;
   }
@@ -203,9 +212,7 @@ inline void widen_scaled_bool(void* accumulator, const void* source, std::size_t
 
 template <class T>
 [[gnu::always_inline]] inline T divide(T value, int divisor) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return value / static_cast<T>(divisor);
-  } else if constexpr (sizeof(T) == 8) {
+  if constexpr (std::is_floating_point_v<T> || sizeof(T) == 8) {
     return value / static_cast<T>(divisor);
   } else {
     // Exact: the quotient of integers of 32 bits differs from the next integer by more than a
@@ -228,7 +235,7 @@ void narrow_same(void* out, const void* accumulator, std::size_t count, int aver
   }
   Loose<T>* const o = loose<T>(out);
   const Loose<T>* const x = loose<T>(accumulator);
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < values; ++i) {
     o[i].value = divide<T>(x[i].value, average_over);
   }
@@ -238,7 +245,7 @@ template <class Encoding, bool kSaturate, bool kDivide>
 void narrow_float_loop(void* out, const void* accumulator, std::size_t count, float divisor) {
   auto* const o = loose<typename Encoding::Bits>(out);
   const Loose<float>* const x = loose<float>(accumulator);
-#pragma GCC ivdep
+  ACCL_IVDEP
   for (std::size_t i = 0; i < count; ++i) {
     const float value = kDivide ? x[i].value / divisor : x[i].value;
     o[i].value = Encoding::template encode<kSaturate>(value);
@@ -248,7 +255,7 @@ template <class Encoding>
 void narrow_float(void* out, const void* accumulator, std::size_t count, int average_over,
                   Overflow overflow) {
   constexpr bool kMaySaturate = sizeof(typename Encoding::Bits) == 1;
-  const float divisor = static_cast<float>(average_over);
+  const auto divisor = static_cast<float>(average_over);
   if (average_over != 1) {
     narrow_float_loop<Encoding, kMaySaturate, true>(out, accumulator, count, divisor);
   } else if (overflow == Overflow::kSaturate) {

@@ -14,6 +14,7 @@
 #include "reduction/encodings.h"
 
 HWY_BEFORE_NAMESPACE();
+// NOLINTNEXTLINE(modernize-concat-nested-namespaces): the form that Highway asks for
 namespace ljtrain::accl::reduction {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -67,7 +68,7 @@ struct Bfloat16Format {
 // 32-bit lane are its parts.
 template <class Encoding, bool kSaturate>
 struct EmulatedFormat {
-  using Element = typename Encoding::Bits;
+  using Element = Encoding::Bits;
   using Accumulator = hn::ScalableTag<float>;
   using Memory = hn::ScalableTag<std::uint32_t>;
   using Signed = hn::ScalableTag<std::int32_t>;

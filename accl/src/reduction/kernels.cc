@@ -20,6 +20,7 @@
 #include "reduction/one_pass-inl.h"
 
 HWY_BEFORE_NAMESPACE();
+// NOLINTNEXTLINE(modernize-concat-nested-namespaces): the form that Highway asks for
 namespace ljtrain::accl::reduction {
 namespace HWY_NAMESPACE {
 

@@ -19,6 +19,7 @@
 #include "reduction/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
+// NOLINTNEXTLINE(modernize-concat-nested-namespaces): the form that Highway asks for
 namespace ljtrain::accl::reduction {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -66,10 +67,10 @@ struct ExtremeVectors {
 // kSources 0: any number of sources. `kPerElement`: 2 for complex numbers taken part by part.
 template <class Format, class Op, std::size_t kSources, std::size_t kPerElement>
 class OnePassLoop {
-  using Accumulator = typename Format::Accumulator;
+  using Accumulator = Format::Accumulator;
   using Real = hn::TFromD<Accumulator>;
   using Vector = hn::Vec<Accumulator>;
-  using Memory = typename Format::Memory;
+  using Memory = Format::Memory;
   using Lane = hn::TFromD<Memory>;
   static constexpr std::size_t kParts = Format::kParts;
   static constexpr std::size_t kElement = sizeof(typename Format::Element);

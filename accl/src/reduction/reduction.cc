@@ -120,7 +120,7 @@ class BlockReducer {
     if (!staged_) {
       return;
     }
-    std::byte* second = static_cast<std::byte*>(request_.second_destination);
+    auto* second = static_cast<std::byte*>(request_.second_destination);
     second = second == nullptr ? nullptr : second + at * size_;
     if (request_.streaming) {
       table_.stream(destination, second, out, count * size_);

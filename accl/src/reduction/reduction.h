@@ -22,6 +22,7 @@ struct Request {
   // otherwise.
   std::span<const void* const> sources;
   // Of kPremulSum only: one per source.
+  // NOLINTNEXTLINE(readability-redundant-member-init): g++ warns of Requests made without it
   std::span<const Scale> scales = {};
   std::size_t count = 0;  // elements
   DataType type = DataType::kFloat32;

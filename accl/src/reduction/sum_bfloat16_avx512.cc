@@ -33,7 +33,7 @@ struct Divisor {
 
 Divisor make_divisor(int over) {
   const bool power_of_two = (over & (over - 1)) == 0;
-  const float value = static_cast<float>(over);
+  const auto value = static_cast<float>(over);
   return {.divides = !power_of_two,
           .multiplies = power_of_two && over != 1,
           .by = _mm512_set1_ps(power_of_two ? 1.0F / value : value)};
@@ -87,7 +87,7 @@ template <std::size_t kSources>
 class Loop {
  public:
   explicit Loop(const OnePass& pass)
-      : pass_(pass), interleave_(make_interleave()), divisor_(make_divisor(pass.average_over)) {
+      : interleave_(make_interleave()), divisor_(make_divisor(pass.average_over)), pass_(pass) {
     for (std::size_t s = 0; s < kSources; ++s) {
       fixed_[s] = static_cast<const char*>(pass.sources[s]);
     }
@@ -173,9 +173,9 @@ class Loop {
     sums.odd = _mm512_add_ps(sums.odd, other.odd);
   }
 
-  const OnePass& pass_;
   const __m512i interleave_;
   const Divisor divisor_;
+  const OnePass& pass_;
   const char* fixed_[kSources == 0 ? 1 : kSources] = {};
 };
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "algorithm/session.h"
 #include "communicator/environment.h"
@@ -269,7 +270,10 @@ std::vector<Candidate> candidates(const Tuning& tuning, OperationKind kind, std:
       }
     }
   }
-  std::ranges::stable_sort(found, {}, &Candidate::seconds);
+  // Of equals, the first.
+  std::ranges::sort(found, {}, [](const Candidate& candidate) {
+    return std::pair(candidate.seconds, candidate.algorithm);
+  });
   return found;
 }
 

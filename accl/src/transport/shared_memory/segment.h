@@ -70,6 +70,7 @@ enum Lane : std::uint8_t { kStaged, kConsumed, kResult, kLanes };
 // Payload that travels in the announcement of a collective itself.
 inline constexpr std::size_t kInlineBytes = 120;
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): lines apart by who writes
 struct alignas(kCacheLine) RankControl {
   // Written by the owner only; peers poll it.
   std::atomic<std::uint32_t> lanes[kLanes];
@@ -104,15 +105,15 @@ struct alignas(kCacheLine) RankControl {
 
 // Decided by rank 0 when the communicator is made, so that all ranks choose alike. See tuner/.
 struct Tuning {
-  std::uint32_t cores;             // that the ranks may run on, together
-  std::uint32_t oversubscribed;    // 1: more ranks than cores
-  std::uint32_t deterministic;     // ACCL_DETERMINISTIC
+  std::uint32_t cores;                                // that the ranks may run on, together
+  std::uint32_t oversubscribed;                       // 1: more ranks than cores
+  std::uint32_t deterministic;                        // ACCL_DETERMINISTIC
   std::uint32_t allowed_algorithms[kOperationKinds];  // NCCL_ALGO; see tuner/tuner.h
-  std::uint32_t light_publish;     // 1: every rank can use membarrier (communicator/waiting.h)
-  double hand_over_s;              // one rank's store seen by another
-  double line_s;                   // looking at a cache line that another core has written
-  double copy_s_per_byte;          // within the caches
-  double memory_copy_s_per_byte;   // beyond them, all ranks at once
+  std::uint32_t light_publish;    // 1: every rank can use membarrier (communicator/waiting.h)
+  double hand_over_s;             // one rank's store seen by another
+  double line_s;                  // looking at a cache line that another core has written
+  double copy_s_per_byte;         // within the caches
+  double memory_copy_s_per_byte;  // beyond them, all ranks at once
   double reduce_s_per_byte;
   double process_read_s_per_byte;  // process_vm_readv; 0: not allowed here
   std::uint64_t streaming_bytes;   // results from this size on are written past the caches
