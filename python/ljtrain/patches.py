@@ -30,7 +30,7 @@ class Patch:
     name: str
     reason: str
     checked_on: str
-    apply: Callable[..., None]
+    apply: Callable[..., Any]
     # Upstream code that reads a name which no class declares, so that a rename is noticed there.
     read_by: str | None = None
 
@@ -248,6 +248,98 @@ OWN_MEAN_OF_THE_LOSS = Patch(
 )
 
 
+# ---- compilation: torch_compile=True ----
+
+
+def _default_callbacks(callback: type) -> None:
+    module: Any = importlib.import_module("transformers.trainer")
+    if callback not in module.DEFAULT_CALLBACKS:
+        module.DEFAULT_CALLBACKS.append(callback)
+
+
+DEFAULT_CALLBACKS = Patch(
+    name="transformers.trainer.DEFAULT_CALLBACKS",
+    reason="no entry point adds a TrainerCallback to the Trainers of a script that is not changed",
+    checked_on=TRANSFORMERS,
+    apply=_default_callbacks,
+)
+
+
+def _no_stock_compile() -> None:
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DynamoBackend
+
+    AcceleratorState().dynamo_plugin.backend = DynamoBackend.NO
+
+
+NO_STOCK_COMPILE = Patch(
+    name="accelerate.utils.TorchDynamoPlugin.backend",
+    reason=(
+        "the Trainer hands torch_compile to accelerate, which compiles the model around the hooks "
+        "of the engine; the layers are compiled inside of them instead"
+    ),
+    checked_on=ACCELERATE,
+    apply=_no_stock_compile,
+    read_by="accelerate.accelerator.Accelerator",
+)
+
+
+def _layer_forward(layer: Any, forward: Function) -> None:
+    layer.forward = forward
+
+
+def _layer_forward_back(layer: Any) -> None:
+    layer.__dict__.pop("forward", None)
+
+
+LAYER_FORWARD = Patch(
+    name="torch.nn.Module.forward",
+    reason=(
+        "Module.compile compiles __call__ with the hooks of the engine; on a layer's instance, "
+        "forward is what they enclose"
+    ),
+    checked_on=TORCH,
+    apply=_layer_forward,
+)
+LAYER_FORWARD_BACK = Patch(
+    name="torch.nn.Module.forward",
+    reason="the same undone at the end of training, so that the model can be copied and saved",
+    checked_on=TORCH,
+    apply=_layer_forward_back,
+)
+
+
+def _compiler_settings() -> Callable[[], None]:
+    """Returns what puts them back."""
+    import logging
+    from contextlib import ExitStack
+
+    dynamo: Any = importlib.import_module("torch._dynamo.config")
+    functorch: Any = importlib.import_module("torch._functorch.config")
+    stack = ExitStack()
+    stack.enter_context(dynamo.patch(optimize_ddp=False, suppress_errors=True))
+    stack.enter_context(functorch.patch(force_non_lazy_backward_lowering=True))
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    stack.callback(logger.setLevel, level)
+    return stack.close
+
+
+COMPILER_SETTINGS = Patch(
+    name="torch._dynamo.config.optimize_ddp",
+    reason=(
+        "while training: DDP's hooks are outside of the layers, so graphs need not be split at its "
+        "buckets; a frame that cannot be compiled runs eagerly (suppress_errors) and is named in "
+        "one line, not by the logger of torch._dynamo.convert_frame; the backward is compiled with "
+        "the forward (torch._functorch.config.force_non_lazy_backward_lowering), so that it cannot "
+        "fail in a later step"
+    ),
+    checked_on=TORCH,
+    apply=_compiler_settings,
+)
+
+
 # ---- measuring: methods of one run's instances, wrapped to book their time to a phase ----
 
 
@@ -320,6 +412,11 @@ ALL = (
     SHARD_EMBEDDING_ONCE,
     FORGET_SECOND_NAME_OF_BIAS,
     OWN_MEAN_OF_THE_LOSS,
+    DEFAULT_CALLBACKS,
+    NO_STOCK_COMPILE,
+    LAYER_FORWARD,
+    LAYER_FORWARD_BACK,
+    COMPILER_SETTINGS,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
     TRAINING_STEP,

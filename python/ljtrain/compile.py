@@ -1,0 +1,251 @@
+"""`torch_compile=True` by the layer: what LJTRAIN_COMPILE=0 switches off.
+
+Stock PyTorch compiles the whole model, and the hooks in which ZeRO, FSDP and DDP communicate cut
+it to pieces. Here the layers are compiled, inside those hooks; under ZeRO-3 they become DeepSpeed's
+leaf modules, gathered as a whole. A Trainer callback does it, so that everything else of
+transformers, accelerate and DeepSpeed runs as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainingArguments
+
+from ljtrain import announce, compile_layers, compile_zero, patches, versions
+from ljtrain.compile_agreement import Agreement
+from ljtrain.compile_backend import Break, short_place
+from ljtrain.compile_cache import EAGER, PARTS
+from ljtrain.compile_kind import MOST_RECOMPILATIONS, CompiledKind, Variant
+from ljtrain.compile_layers import LayerKind
+
+REGIONAL_VARIABLE = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
+_runs = itertools.count()
+_reports: list[CompileCallback] = []
+
+
+def _why_not(args: TrainingArguments, kinds: list[LayerKind]) -> str | None:
+    """Why torch_compile=True stays what it is in stock PyTorch; None: it does not."""
+    untested = versions.untested("torch")
+    if untested is not None:
+        return untested.rstrip(".")
+    if args.torch_compile_backend != "inductor":
+        return f"the backend {args.torch_compile_backend} was asked for"
+    if os.environ.get(REGIONAL_VARIABLE, "").lower() in ("1", "true", "yes", "on"):
+        return f"{REGIONAL_VARIABLE} is set"
+    if not kinds:
+        return "the model has no list of repeated layers"
+    return None
+
+
+class CompileCallback(TrainerCallback):
+    """One Trainer's compiled layers, from its making to the end of its training."""
+
+    def __init__(self) -> None:
+        self.kinds: list[CompiledKind] = []
+        self.zero: dict[str, int] | None = None
+        self._found: list[LayerKind] = []
+        self._agreement: Agreement | None = None
+        self._step = 0
+        self._restore: list[Any] = []
+        self._late: set[tuple[int, str]] = set()
+
+    # ---- before the engine is made ----
+
+    def on_init_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        model = kwargs.get("model")
+        if not args.torch_compile or not isinstance(model, nn.Module):
+            return
+        zero = compile_zero.settings()
+        largest = compile_zero.largest_unit(zero) if zero is not None else None
+        found = compile_layers.find_kinds(model, largest)
+        why_not = _why_not(args, found)
+        if why_not is not None:
+            announce.say(f"compile leaves torch_compile=True to stock PyTorch: {why_not}.", "warning")
+            return
+        self._found = found
+        patches.NO_STOCK_COMPILE.apply()
+        if zero is not None:
+            compile_zero.mark_leaves(model, found)
+            self.zero = compile_zero.fit(zero, model, found)
+
+    # ---- training ----
+
+    def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
+        model = kwargs.get("model")
+        if not self._found or not isinstance(model, nn.Module):
+            return
+        self._agreement = Agreement(next(_runs))
+        self._step = 0
+        self._restore = [patches.COMPILER_SETTINGS.apply()]
+        self.kinds = []
+        for found in compile_layers.find_kinds(model, self._largest()):
+            kind = CompiledKind(found, args.torch_compile_mode, self._decided, self._failed_late)
+            kind.install(patches.LAYER_FORWARD.apply)
+            self.kinds.append(kind)
+        self._restore += [_input_gradients(self.kinds), _without_cache(model)]
+        _reports.append(self)
+
+    def _largest(self) -> int | None:
+        zero = compile_zero.settings()
+        return compile_zero.largest_unit(zero) if zero is not None else None
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if self._agreement is None:
+            return
+        for number, kind in enumerate(self.kinds):
+            for variant in kind.variants.values():
+                self._check_recompilations(number, kind, variant)
+        for post in self._agreement.due(self._step):
+            self._switch(post)
+        self._step += 1
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        for kind in self.kinds:
+            for layer in kind.kind.layers:
+                patches.LAYER_FORWARD_BACK.apply(layer)
+        for restore in reversed(self._restore):
+            restore()
+        self._restore = []
+        self._agreement = None
+
+    # ---- what was decided, and what fails later ----
+
+    def _decided(self, kind: CompiledKind, variant: Variant) -> None:
+        for line in _sentences(kind, variant):
+            announce.say(line)
+
+    def _failed_late(self, kind: CompiledKind, variant: Variant, cause: Break) -> None:
+        variant.recorder.failures.append(cause)
+        self._post(kind, variant, cause, PARTS if variant.mode != PARTS else EAGER)
+
+    def _check_recompilations(self, number: int, kind: CompiledKind, variant: Variant) -> None:
+        most = MOST_RECOMPILATIONS * max(1, variant.compilations)
+        graphs = len(variant.recorder.graphs)
+        if variant.mode == EAGER or graphs <= most * max(1, variant.first_graphs):
+            return
+        cause = Break("?", 0, f"compiled {graphs} graphs, as its inputs or attributes keep changing")
+        self._post(kind, variant, cause, EAGER)
+
+    def _post(self, kind: CompiledKind, variant: Variant, cause: Break, mode: str) -> None:
+        number = self.kinds.index(kind)
+        if self._agreement is None or (number, variant.name) in self._late:
+            return
+        self._late.add((number, variant.name))
+        self._agreement.post(
+            self._step,
+            {"kind": number, "variant": variant.name, "mode": mode, "cause": str(cause)},
+        )
+
+    def _switch(self, post: dict[str, Any]) -> None:
+        kind = self.kinds[post["kind"]]
+        for variant in kind.variants.values():
+            if variant.name == post["variant"]:
+                kind.switch(variant, post["mode"])
+        self._late.discard((post["kind"], post["variant"]))
+        how = "in parts" if post["mode"] == PARTS else "eagerly"
+        announce.say(
+            f"compile: {kind.kind.name} ({post['variant']}) runs {how} from step "
+            f"{self._step + 2} on: {post['cause']}.",
+            "warning",
+        )
+
+    # ---- what was done ----
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "kinds": [_kind_report(kind) for kind in self.kinds],
+            "zero3": self.zero,
+        }
+
+
+def _sentences(kind: CompiledKind, variant: Variant) -> list[str]:
+    """One line for the decision, and one for each line of source that runs eagerly."""
+    decision = variant.decision
+    subject = f"compile: {kind.kind.name} x {len(kind.kind.layers)} ({variant.name})"
+    if decision is None:
+        return []
+    speed = f", {decision.speedup:.2f} x eager's speed" if decision.speedup is not None else ""
+    if decision.mode == EAGER:
+        return [f"{subject} runs eagerly: {decision.why}{speed}."]
+    graphs = variant.recorder.graphs
+    how = "one graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
+    operators = sum(graph.operators for graph in graphs)
+    sizes = "any sizes" if variant.dynamic else "these sizes"
+    lines = [f"{subject} is {how} of {operators} operators for {sizes}{speed}."]
+    lines += [
+        f"compile: {kind.kind.name}: {short_place(item.file, item.line)} runs eagerly: {item.cause}"
+        for item in [*variant.recorder.breaks, *variant.recorder.failures]
+    ]
+    return lines
+
+
+def _kind_report(kind: CompiledKind) -> dict[str, Any]:
+    return {
+        "name": kind.kind.name,
+        "layers": len(kind.kind.layers),
+        "variants": [
+            {
+                "name": variant.name,
+                "mode": variant.mode,
+                "dynamic": variant.dynamic,
+                "compilations": variant.compilations,
+                "graphs": len(variant.recorder.graphs),
+                "breaks": [str(item) for item in variant.recorder.breaks],
+                "failures": [str(item) for item in variant.recorder.failures],
+                "eager_s": variant.decision.eager_s if variant.decision else None,
+                "compiled_s": variant.decision.compiled_s if variant.decision else None,
+            }
+            for variant in kind.variants.values()
+        ],
+    }
+
+
+def _input_gradients(kinds: list[CompiledKind]) -> Any:
+    """Lets a layer's input take gradients where nothing before it does (frozen embeddings).
+
+    Engines reduce a layer's gradients when the gradient of its input is done, which without one is
+    before the parameters' are; and all layers then share one compiled form.
+    """
+
+    def ask(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.is_grad_enabled() and layer.training and args:
+            hidden = args[0]
+            if isinstance(hidden, torch.Tensor) and hidden.is_floating_point() and hidden.is_leaf:
+                hidden.requires_grad_(True)
+
+    handles = [
+        layer.register_forward_pre_hook(ask, prepend=True)
+        for kind in kinds
+        for layer in kind.kind.layers
+        if any(parameter.requires_grad for parameter in layer.parameters())
+    ]
+    return lambda: [handle.remove() for handle in handles]
+
+
+def _without_cache(model: nn.Module) -> Any:
+    """A cache of keys and values is written, never read in training, and differs by layer."""
+    configs = {id(module.config): module.config for module in model.modules()
+               if getattr(getattr(module, "config", None), "use_cache", False)}
+    for config in configs.values():
+        config.use_cache = False
+
+    def back() -> None:
+        for config in configs.values():
+            config.use_cache = True
+
+    return back
+
+
+def report() -> list[dict[str, Any]]:
+    """What has become of the layers of each training run of this process."""
+    return [callback.report() for callback in _reports]
+
+
+def activate() -> None:
+    """Called when transformers' Trainer has been imported, unless LJTRAIN_COMPILE=0."""
+    patches.DEFAULT_CALLBACKS.apply(CompileCallback)
