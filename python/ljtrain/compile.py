@@ -82,6 +82,8 @@ class CompileCallback(TrainerCallback):
         self._agreement = Agreement(next(_runs))
         self._step = 0
         self._restore = [patches.COMPILER_SETTINGS.apply()]
+        if self.zero is not None:
+            patches.STOCK_LINEAR_IN_GRAPHS.apply()
         self.kinds = []
         for found in compile_layers.find_kinds(model, self._largest()):
             kind = CompiledKind(found, args.torch_compile_mode, self._decided, self._failed_late)

@@ -140,10 +140,9 @@ class CompiledKind:
             changed = compile_inputs.changed_sizes(variant.first, exact)
         if changed:
             variant.dynamic = True
-            compile_inputs.mark_dynamic((args, kwargs), changed)
         key = self._key(variant, layer, "any sizes" if changed else exact, args, kwargs)
         with compile_cache.turn(key) as turn:
-            self._prepare(variant, turn, layer, args, kwargs)
+            self._prepare(variant, turn, layer, args, kwargs, changed)
         variant.first = variant.first or exact
         variant.known.add(compile_inputs.signature((args, kwargs), sizes=not variant.dynamic))
         return variant.mode != EAGER
@@ -172,11 +171,13 @@ class CompiledKind:
         layer: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        varying: set[int],
     ) -> None:
         known = turn.decision
         with compile_trial.no_trace(layer):
             if known is None or known.mode != EAGER:
-                self._compile(variant, layer, args, kwargs, known.mode if known else WHOLE)
+                mode = known.mode if known is not None else WHOLE
+                self._compile(variant, layer, args, kwargs, varying, mode)
             if known is None:
                 known = self._decide(variant, layer, args, kwargs)
                 turn.decide(known)
@@ -191,6 +192,7 @@ class CompiledKind:
         layer: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        varying: set[int],
         mode: str,
     ) -> None:
         """Compiles by trying: one graph, else several, else none."""
@@ -201,7 +203,7 @@ class CompiledKind:
                 variant.recorder = Recorder(failures=variant.recorder.failures)
                 variant.mode, variant.run = attempt, self._build(variant.recorder, attempt)
             try:
-                compile_trial.step(variant.run, layer, args, kwargs)  # type: ignore[arg-type]
+                compile_trial.step(variant.run, layer, args, kwargs, varying)  # type: ignore[arg-type]
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
                 variant.recorder.failures.append(compile_backend.as_break(error))

@@ -51,9 +51,19 @@ def _devices(layer: nn.Module) -> list[int]:
     return [device.index or 0] if device.type == "cuda" else []
 
 
-def step(run: Run, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """Seconds of forward, and of backward where gradients are wanted."""
+def step(
+    run: Run,
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    varying: set[int] | None = None,
+) -> float:
+    """Seconds of forward, and of backward where gradients are wanted. `varying`: sizes to compile
+    for any value of.
+    """
     args, kwargs = compile_inputs.copy_to_try((args, kwargs))
+    if varying:
+        compile_inputs.mark_dynamic((args, kwargs), varying)
     _synchronize(layer)
     began = time.perf_counter()
     output = run(layer, *args, **kwargs)

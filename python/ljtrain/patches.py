@@ -309,6 +309,35 @@ LAYER_FORWARD_BACK = Patch(
 )
 
 
+_substituted: set[int] = set()
+
+
+def _stock_linear_in_graphs() -> None:
+    import torch
+
+    wrapped = importlib.import_module("deepspeed.runtime.zero.linear").zero3_linear_wrap
+    if id(wrapped) in _substituted:
+        return
+
+    @torch.compiler.substitute_in_graph(wrapped)
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        return torch._C._nn.linear(input, weight, bias)
+
+    _substituted.add(id(wrapped))
+
+
+STOCK_LINEAR_IN_GRAPHS = Patch(
+    name="deepspeed.runtime.zero.linear.zero3_linear_wrap",
+    reason=(
+        "an autograd function that gathers a weight again for the backward; where whole layers are "
+        "gathered it has nothing to do, and with it no compiled result can be cached. Replaced by "
+        "PyTorch's own linear in graphs only, by torch.compiler.substitute_in_graph"
+    ),
+    checked_on=DEEPSPEED,
+    apply=_stock_linear_in_graphs,
+)
+
+
 def _compiler_settings() -> Callable[[], None]:
     """Returns what puts them back."""
     import logging
@@ -416,6 +445,7 @@ ALL = (
     NO_STOCK_COMPILE,
     LAYER_FORWARD,
     LAYER_FORWARD_BACK,
+    STOCK_LINEAR_IN_GRAPHS,
     COMPILER_SETTINGS,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
