@@ -8,6 +8,8 @@ transformers, accelerate and DeepSpeed runs as it is.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import os
 from typing import Any
@@ -26,6 +28,7 @@ from ljtrain.compile_layers import LayerKind
 REGIONAL_VARIABLE = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
 _runs = itertools.count()
 _reports: list[CompileCallback] = []
+left_to_stock: list[str] = []  # why, where torch_compile=True was asked for
 
 
 def _why_not(args: TrainingArguments, kinds: list[LayerKind]) -> str | None:
@@ -65,6 +68,7 @@ class CompileCallback(TrainerCallback):
         found = compile_layers.find_kinds(model, largest)
         why_not = _why_not(args, found)
         if why_not is not None:
+            left_to_stock.append(why_not)
             announce.say(f"compile leaves torch_compile=True to stock PyTorch: {why_not}.", "warning")
             return
         self._found = found
@@ -196,6 +200,8 @@ def _kind_report(kind: CompiledKind) -> dict[str, Any]:
                 "mode": variant.mode,
                 "dynamic": variant.dynamic,
                 "compilations": variant.compilations,
+                "recompilations": max(0, variant.compilations - 1),
+                "seconds": variant.seconds,
                 "graphs": len(variant.recorder.graphs),
                 "breaks": [str(item) for item in variant.recorder.breaks],
                 "failures": [str(item) for item in variant.recorder.failures],
@@ -208,25 +214,40 @@ def _kind_report(kind: CompiledKind) -> dict[str, Any]:
 
 
 def _input_gradients(kinds: list[CompiledKind]) -> Any:
-    """Lets a layer's input take gradients where nothing before it does (frozen embeddings).
+    """Makes sure that an engine sees when a layer's backward is done.
 
-    Engines reduce a layer's gradients when the gradient of its input is done, which without one is
-    before the parameters' are; and all layers then share one compiled form.
+    DeepSpeed reduces a leaf module's gradients in a full backward hook, which runs when the
+    gradient of the first positional inputs is known. With the input given by name, or not
+    differentiated (frozen embeddings), it would run before the parameters' gradients are there.
     """
 
-    def ask(layer: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.is_grad_enabled() and layer.training and args:
-            hidden = args[0]
-            if isinstance(hidden, torch.Tensor) and hidden.is_floating_point() and hidden.is_leaf:
-                hidden.requires_grad_(True)
+    def ready(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch.is_grad_enabled() or not layer.training:
+            return None
+        if not args:
+            name = _first_parameter(type(layer))
+            if name not in kwargs:
+                return None
+            kwargs = dict(kwargs)
+            args = (kwargs.pop(name),)
+        hidden = args[0]
+        if isinstance(hidden, torch.Tensor) and hidden.is_floating_point() and hidden.is_leaf:
+            hidden.requires_grad_(True)
+        return args, kwargs
 
     handles = [
-        layer.register_forward_pre_hook(ask, prepend=True)
+        layer.register_forward_pre_hook(ready, prepend=True, with_kwargs=True)
         for kind in kinds
         for layer in kind.kind.layers
         if any(parameter.requires_grad for parameter in layer.parameters())
     ]
     return lambda: [handle.remove() for handle in handles]
+
+
+@functools.cache
+def _first_parameter(layer: type[nn.Module]) -> str:
+    """The name of forward's first argument after self."""
+    return list(inspect.signature(layer.forward).parameters)[1]
 
 
 def _without_cache(model: nn.Module) -> Any:
@@ -241,6 +262,17 @@ def _without_cache(model: nn.Module) -> Any:
             config.use_cache = True
 
     return back
+
+
+def totals(report: dict[str, Any]) -> dict[str, Any]:
+    """The record's `compile` object: all variants of all kinds of one training run."""
+    variants = [variant for kind in report["kinds"] for variant in kind["variants"]]
+    return {
+        "graphs": sum(variant["graphs"] for variant in variants),
+        "graph_breaks": sum(len(variant["breaks"]) for variant in variants),
+        "recompilations": sum(variant["recompilations"] for variant in variants),
+        "seconds": sum(variant["seconds"] for variant in variants),
+    }
 
 
 def report() -> list[dict[str, Any]]:

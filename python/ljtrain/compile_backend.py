@@ -66,9 +66,17 @@ def _first_line(text: str) -> str:
     return line if len(line) <= LONGEST_CAUSE else line[: LONGEST_CAUSE - 4] + " ..."
 
 
+def explained(text: str) -> str:
+    """The sentence in which Dynamo says what it does not do, where it has one."""
+    for line in text.splitlines():
+        if line.strip().startswith("Explanation:"):
+            return _first_line(line.strip().removeprefix("Explanation:"))
+    return _first_line(text)
+
+
 def short_cause(error: BaseException) -> str:
     """One line: what Dynamo or the backend could not do."""
-    text = _first_line(str(error))
+    text = explained(str(error))
     if isinstance(error, exc.BackendCompilerFailed) and error.inner_exception is not None:
         inner = error.inner_exception
         text = f"{type(inner).__name__}: {_first_line(str(inner))}"
@@ -130,7 +138,7 @@ class RecordingBackend:
         if reason is not None and reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
             self._recorder.add_break(
-                Break(frame.filename, frame.lineno or 0, _first_line(reason.reason))
+                Break(frame.filename, frame.lineno or 0, explained(reason.reason))
             )
         graph = Graph(_operators(module), _lines_of(module))
         self._recorder.graphs.append(graph)

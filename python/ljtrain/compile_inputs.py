@@ -84,11 +84,29 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
     return replaced(value)
 
 
+def without_gradients(arguments: Any) -> Any:
+    """The arguments where nothing is differentiated: whether a tensor would have asked for
+    gradients then makes no difference to a layer, but would to Dynamo.
+    """
+    if not any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in values(arguments)
+    ):
+        return arguments
+    return map_tensors(arguments, lambda tensor: tensor.detach())
+
+
 def copy_to_try(value: Any) -> Any:
     """Inputs with the same values that share neither memory nor history with the real ones."""
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         copy = tensor.detach().clone(memory_format=torch.preserve_format)
+        if copy.stride() != tensor.stride() and tensor.numel():  # expanded, as masks are
+            extent = 1 + sum(
+                (size - 1) * stride
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            flat = tensor.detach().as_strided((extent,), (1,)).clone()
+            copy = flat.as_strided(tensor.shape, tensor.stride())
         return copy.requires_grad_(tensor.requires_grad)
 
     return map_tensors(value, copied)

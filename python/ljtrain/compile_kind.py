@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class Variant:
     decision: Decision | None = None
     recorder: Recorder = field(default_factory=Recorder)
     compilations: int = 0
+    seconds: float = 0.0  # compiling, trying and waiting for other ranks
     first_graphs: int = 0  # of the first compilation
 
 
@@ -98,6 +100,8 @@ class CompiledKind:
         variant = self._variant(layer)
         if variant.mode == EAGER:
             return self.forward(layer, *args, **kwargs)
+        if not torch.is_grad_enabled():
+            args, kwargs = compile_inputs.without_gradients((args, kwargs))
         sizes = not variant.dynamic
         signature = compile_inputs.signature((args, kwargs), sizes=sizes)
         if signature not in variant.known and not self._meet(variant, layer, args, kwargs):
@@ -134,6 +138,7 @@ class CompiledKind:
         if any(hasattr(value, "update") and hasattr(value, "get_seq_length")
                for value in compile_inputs.values((args, kwargs))):
             return False  # a cache of keys and values: generating
+        began = time.perf_counter()
         exact = compile_inputs.signature((args, kwargs), sizes=True)
         changed: set[int] = set()
         if variant.first is not None:
@@ -143,6 +148,7 @@ class CompiledKind:
         key = self._key(variant, layer, "any sizes" if changed else exact, args, kwargs)
         with compile_cache.turn(key) as turn:
             self._prepare(variant, turn, layer, args, kwargs, changed)
+        variant.seconds += time.perf_counter() - began
         variant.first = variant.first or exact
         variant.known.add(compile_inputs.signature((args, kwargs), sizes=not variant.dynamic))
         return variant.mode != EAGER
@@ -196,6 +202,7 @@ class CompiledKind:
         mode: str,
     ) -> None:
         """Compiles by trying: one graph, else several, else none."""
+        not_whole: list[Break] = []
         for attempt in (WHOLE, PARTS):
             if attempt == WHOLE and (mode == PARTS or variant.mode == PARTS):
                 continue
@@ -206,12 +213,15 @@ class CompiledKind:
                 compile_trial.step(variant.run, layer, args, kwargs, varying)  # type: ignore[arg-type]
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
-                variant.recorder.failures.append(compile_backend.as_break(error))
+                not_whole.append(compile_backend.as_break(error))
                 continue
             variant.compilations += 1
             variant.first_graphs = variant.first_graphs or len(variant.recorder.graphs)
             if any(graph.compiled for graph in variant.recorder.graphs):
+                if not variant.recorder.breaks:  # what broke one graph is eager in no other way
+                    variant.recorder.failures += not_whole
                 return
+        variant.recorder.failures += not_whole
         variant.mode, variant.run = EAGER, None
 
     def _build(self, recorder: Recorder, mode: str) -> Forward:

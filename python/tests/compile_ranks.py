@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.backends.registry import lookup_backend
 from torch.utils.data import DataLoader
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments, set_seed
 
@@ -146,9 +147,26 @@ def arguments(folder: str, case: dict[str, Any], compiled: bool) -> TrainingArgu
     return TrainingArguments(**options)
 
 
+def prepare_compiler(case: dict[str, Any]) -> None:
+    """`backend`: another one behind Dynamo than Inductor, which compiles no C++. `keep`: what is
+    compiled is kept whatever the clock says, as tests run on machines that do other things.
+    """
+    from ljtrain import compile_backend, compile_trial
+
+    backend = case.get("backend", "inductor")
+    inductor = torch._TorchCompileInductorWrapper("default", None, None)
+    chosen = inductor if backend == "inductor" else lookup_backend(backend)
+    compile_backend.RecordingBackend._inductor = property(  # type: ignore[assignment]
+        lambda _: chosen, lambda *_: None
+    )
+    if case.get("keep", True):
+        compile_trial.compare = lambda *_: (2.0, 1.0)  # type: ignore[assignment]
+
+
 def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
     """One training; the losses, and what ljtrain reports."""
     reset()
+    prepare_compiler(case)
     rank = int(os.environ["RANK"])
     if case["engine"] == "fsdp":
         from ljtrain import patches
@@ -181,11 +199,28 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
             trainer.save_model(f"{folder}/saved")
             result["keys"] = sorted(saved_keys(f"{folder}/saved"))
         module = sys.modules.get("ljtrain.compile")
+        if compiled and module:
+            result["lines"] = corpus_lines(module)
         result["report"] = module.report()[-1] if compiled and module and module.report() else None
         engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
             engine.engine.destroy()
     return result
+
+
+def corpus_lines(module: Any) -> list[int]:
+    """Lines of the corpus that are in the graphs that train."""
+    return sorted(
+        {
+            line
+            for kind in module._reports[-1].kinds
+            for variant in kind.variants.values()
+            for graph in variant.recorder.graphs
+            if graph.compiled
+            for file, line in graph.lines
+            if file.endswith("compile_corpus.py")
+        }
+    )
 
 
 def saved_keys(folder: str) -> list[str]:
@@ -202,6 +237,8 @@ def build(case: dict[str, Any]) -> nn.Module:
     if "construct" in case:
         import compile_corpus
 
+        if case["construct"] == "cpp_operator":
+            compile_corpus.load_cpp_operator()
         return compile_corpus.build(case["construct"])
     return llm(case.get("model", "llama"))
 
