@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,9 +71,15 @@ class CompileCallback(TrainerCallback):
         why_not = _why_not(args, found)
         if why_not is not None:
             left_to_stock.append(why_not)
-            announce.say(f"compile leaves torch_compile=True to stock PyTorch: {why_not}.", "warning")
+            announce.say(
+                f"compile leaves torch_compile=True to stock PyTorch: {why_not}.", "warning"
+            )
             return
         self._found = found
+        for package in versions.TESTED:
+            sentence = versions.untested(package)
+            if sentence is not None:
+                announce.say(sentence, "warning")
         patches.NO_STOCK_COMPILE.apply()
         if zero is not None:
             compile_zero.mark_leaves(model, found)
@@ -83,18 +91,26 @@ class CompileCallback(TrainerCallback):
         model = kwargs.get("model")
         if not self._found or not isinstance(model, nn.Module):
             return
+        kinds = compile_layers.find_kinds(model, self._largest())
+        self.begin(model, kinds, args.torch_compile_mode)
+        _reports.append(self)
+
+    def begin(self, model: nn.Module, found: list[LayerKind], mode: str | None) -> None:
+        """Puts compiled forwards into the layers; `on_train_end` takes them out again."""
         self._agreement = Agreement(next(_runs))
         self._step = 0
-        self._restore = [patches.COMPILER_SETTINGS.apply()]
+        self._restore = [patch.apply() for patch in patches.COMPILER_SETTINGS]
+        logger = logging.getLogger("torch._dynamo.convert_frame")  # suppressed errors: ours say it
+        self._restore.append(functools.partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.CRITICAL)
         if self.zero is not None:
             patches.STOCK_LINEAR_IN_GRAPHS.apply()
         self.kinds = []
-        for found in compile_layers.find_kinds(model, self._largest()):
-            kind = CompiledKind(found, args.torch_compile_mode, self._decided, self._failed_late)
-            kind.install(patches.LAYER_FORWARD.apply)
+        for layers in found:
+            kind = CompiledKind(layers, mode, self._decided, self._failed_late)
+            self._restore += kind.install(patches.LAYER_FORWARD.apply)
             self.kinds.append(kind)
         self._restore += [_input_gradients(self.kinds), _without_cache(model)]
-        _reports.append(self)
 
     def _largest(self) -> int | None:
         zero = compile_zero.settings()
@@ -111,9 +127,6 @@ class CompileCallback(TrainerCallback):
         self._step += 1
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        for kind in self.kinds:
-            for layer in kind.kind.layers:
-                patches.LAYER_FORWARD_BACK.apply(layer)
         for restore in reversed(self._restore):
             restore()
         self._restore = []
@@ -134,7 +147,9 @@ class CompileCallback(TrainerCallback):
         graphs = len(variant.recorder.graphs)
         if variant.mode == EAGER or graphs <= most * max(1, variant.first_graphs):
             return
-        cause = Break("?", 0, f"compiled {graphs} graphs, as its inputs or attributes keep changing")
+        cause = Break(
+            "?", 0, f"compiled {graphs} graphs, as its inputs or attributes keep changing"
+        )
         self._post(kind, variant, cause, EAGER)
 
     def _post(self, kind: CompiledKind, variant: Variant, cause: Break, mode: str) -> None:
@@ -225,7 +240,7 @@ def _input_gradients(kinds: list[CompiledKind]) -> Any:
         if not torch.is_grad_enabled() or not layer.training:
             return None
         if not args:
-            name = _first_parameter(type(layer))
+            name = _first_parameter(type(layer).forward)
             if name not in kwargs:
                 return None
             kwargs = dict(kwargs)
@@ -241,19 +256,27 @@ def _input_gradients(kinds: list[CompiledKind]) -> Any:
         for layer in kind.kind.layers
         if any(parameter.requires_grad for parameter in layer.parameters())
     ]
-    return lambda: [handle.remove() for handle in handles]
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
 
 
 @functools.cache
-def _first_parameter(layer: type[nn.Module]) -> str:
+def _first_parameter(forward: Callable[..., Any]) -> str:
     """The name of forward's first argument after self."""
-    return list(inspect.signature(layer.forward).parameters)[1]
+    return list(inspect.signature(forward).parameters)[1]
 
 
 def _without_cache(model: nn.Module) -> Any:
     """A cache of keys and values is written, never read in training, and differs by layer."""
-    configs = {id(module.config): module.config for module in model.modules()
-               if getattr(getattr(module, "config", None), "use_cache", False)}
+    configs: dict[int, Any] = {
+        id(module.config): module.config
+        for module in model.modules()
+        if getattr(getattr(module, "config", None), "use_cache", False)
+    }
     for config in configs.values():
         config.use_cache = False
 

@@ -4,6 +4,7 @@ turns a failure of the compiler into one eager graph instead of a failure of the
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +21,6 @@ LONGEST_CAUSE = 160
 
 
 @dataclass
-class Graph:
-    """One graph: how many operators, and the source lines they came from."""
-
-    operators: int
-    lines: set[tuple[str, int]]
-    compiled: bool = True
-
-
-@dataclass
 class Break:
     """Why a graph ended, and the line that runs eagerly because of it."""
 
@@ -38,6 +30,19 @@ class Break:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.cause}"
+
+
+@dataclass
+class Graph:
+    """One graph: how many operators, the source lines they came from, what ended it, and when its
+    forward ran (where that is watched), as (began, ended) in seconds.
+    """
+
+    operators: int
+    lines: set[tuple[str, int]]
+    compiled: bool = True
+    ended_by: Break | None = None
+    spans: list[tuple[float, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -128,20 +133,21 @@ class RecordingBackend:
     eagerly.
     """
 
+    watch = False  # note when each graph runs, for compile_explain
+
     def __init__(self, recorder: Recorder, mode: str | None, *, may_fail: bool) -> None:
         self._recorder = recorder
         self._may_fail = may_fail
         self._inductor: Any = torch._TorchCompileInductorWrapper(mode or "default", None, None)
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        graph = Graph(_operators(module), _lines_of(module))
+        self._recorder.graphs.append(graph)
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
-            self._recorder.add_break(
-                Break(frame.filename, frame.lineno or 0, explained(reason.reason))
-            )
-        graph = Graph(_operators(module), _lines_of(module))
-        self._recorder.graphs.append(graph)
+            graph.ended_by = Break(frame.filename, frame.lineno or 0, explained(reason.reason))
+            self._recorder.add_break(graph.ended_by)
         try:
             compiled: Compiled = self._inductor(module, inputs)
         except exc.RestartAnalysis:
@@ -155,7 +161,17 @@ class RecordingBackend:
                 Break(file, line, f"{type(error).__name__}: {_first_line(str(error))}")
             )
             return module.forward
-        return compiled
+        return _watched(compiled, graph) if self.watch else compiled
+
+
+def _watched(compiled: Compiled, graph: Graph) -> Compiled:
+    def run(*args: Any) -> Any:
+        began = time.perf_counter()
+        result = compiled(*args)
+        graph.spans.append((began, time.perf_counter()))
+        return result
+
+    return run
 
 
 # What torch.compile raises by itself, as opposed to what the layer's own code raises.

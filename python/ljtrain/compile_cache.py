@@ -41,7 +41,12 @@ class Decision:
         return self.eager_s / self.compiled_s
 
 
+place: Path | None = None  # of the decisions, instead of beside Inductor's cache
+
+
 def folder() -> Path:
+    if place is not None:
+        return place
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir()) / "ljtrain"
@@ -108,13 +113,13 @@ class Turn:
 def turn(key: str) -> Iterator[Turn]:
     """Yields when the decision is known, or when it is this process's turn to find out."""
     try:
-        place = folder()
-        place.mkdir(parents=True, exist_ok=True)
-        lock = (place / f"{key}.lock").open("w")
+        here = folder()
+        here.mkdir(parents=True, exist_ok=True)
+        lock = (here / f"{key}.lock").open("w")
     except OSError:
         yield Turn(None, None)
         return
-    path = place / f"{key}.json"
+    path = here / f"{key}.json"
     with lock:
         while (decision := _read(path)) is None:
             try:

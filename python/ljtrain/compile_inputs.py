@@ -39,16 +39,16 @@ def _of(value: Any, sizes: bool) -> Any:
     return value if isinstance(value, PLAIN) else type(value)
 
 
-def changed_sizes(before: Signature, after: Signature) -> set[int]:
+def changed_sizes(before: Signature, after: Signature) -> frozenset[int]:
     """Sizes of `after` that differ from `before`, where both are tensors of the same rank."""
     found: set[int] = set()
     for one, other in zip(before, after, strict=False):
         if isinstance(one, tuple) and isinstance(other, tuple) and len(one[0]) == len(other[0]):
             found |= {b for a, b in zip(one[0], other[0], strict=True) if a != b}
-    return found
+    return frozenset(found)
 
 
-def mark_dynamic(arguments: Any, sizes: set[int]) -> None:
+def mark_dynamic(arguments: Any, sizes: frozenset[int]) -> None:
     """Tells Dynamo that these sizes, and the batch's, may be others the next time."""
     tensors = [value for value in values(arguments) if isinstance(value, torch.Tensor)]
     if not tensors:

@@ -23,8 +23,10 @@ from ljtrain import compile_backend, compile_cache, compile_inputs, compile_tria
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
+from ljtrain.compile_trial import Call
 
 Forward = Callable[..., Any]
+Undo = Callable[[], None]
 CHECKPOINTED = "forward_with_checkpointing"  # transformers' name of the function and of its cell
 # Dynamo's own limit must not strike in the middle of a step: ours does, between two steps.
 DYNAMO_LIMIT = 64
@@ -42,11 +44,11 @@ def with_inner(forward: Forward, inner: Callable[[Forward], Forward]) -> Forward
     code = getattr(forward, "__code__", None)
     if code is None or code.co_name != CHECKPOINTED or "forward" not in code.co_freevars:
         return inner(forward)
-    cells = dict(zip(code.co_freevars, forward.__closure__ or (), strict=True))  # type: ignore[attr-defined]
+    cells = dict(zip(code.co_freevars, forward.__closure__ or (), strict=True))
     cells["forward"] = types.CellType(inner(cells["forward"].cell_contents))
     return types.FunctionType(
         code,
-        forward.__globals__,  # type: ignore[attr-defined]
+        forward.__globals__,
         forward.__name__,
         None,
         tuple(cells[name] for name in code.co_freevars),
@@ -65,6 +67,7 @@ class Variant:
     mode: str | None = None  # None: nothing is known yet
     run: Forward | None = None
     known: set[compile_inputs.Signature] = field(default_factory=set)
+    refused: set[compile_inputs.Signature] = field(default_factory=set)  # until the next switch
     first: compile_inputs.Signature | None = None
     dynamic: bool = False
     decision: Decision | None = None
@@ -123,8 +126,12 @@ class CompiledKind:
         )
         variant = self.variants.get(key)
         if variant is None:
-            name = ("training" if key[0] else "evaluation") + (", checkpointed" * (key[2] and key[1]))
-            variant = self.variants[key] = Variant(name + ", no gradients" * (key[0] and not key[1]))
+            name = ("training" if key[0] else "evaluation") + (
+                ", checkpointed" * (key[2] and key[1])
+            )
+            variant = self.variants[key] = Variant(
+                name + ", no gradients" * (key[0] and not key[1])
+            )
         return variant
 
     # ---- new inputs ----
@@ -135,82 +142,87 @@ class CompiledKind:
         """Prepares for inputs of a new form; False: run this call eagerly."""
         if torch._C._current_graph_task_id() != -1:
             return False  # a recomputation: what its forward did not compile, it does not either
-        if any(hasattr(value, "update") and hasattr(value, "get_seq_length")
-               for value in compile_inputs.values((args, kwargs))):
+        if any(hasattr(value, "get_seq_length") for value in compile_inputs.values((args, kwargs))):
             return False  # a cache of keys and values: generating
-        began = time.perf_counter()
         exact = compile_inputs.signature((args, kwargs), sizes=True)
-        changed: set[int] = set()
+        if exact in variant.refused:
+            return False
+        began = time.perf_counter()
+        varying: frozenset[int] = frozenset()
         if variant.first is not None:
-            changed = compile_inputs.changed_sizes(variant.first, exact)
-        if changed:
-            variant.dynamic = True
-        key = self._key(variant, layer, "any sizes" if changed else exact, args, kwargs)
-        with compile_cache.turn(key) as turn:
-            self._prepare(variant, turn, layer, args, kwargs, changed)
+            varying = compile_inputs.changed_sizes(variant.first, exact)
+        variant.dynamic |= bool(varying)
+        call = compile_trial.Call(layer, args, kwargs, varying)
+        with compile_cache.turn(self._key(variant, call, exact)) as turn:
+            cause = self._prepare(variant, turn, call)
         variant.seconds += time.perf_counter() - began
+        if cause is not None:
+            variant.refused.add(exact)
+            self._on_late_failure(self, variant, cause)
+            return False
         variant.first = variant.first or exact
         variant.known.add(compile_inputs.signature((args, kwargs), sizes=not variant.dynamic))
         return variant.mode != EAGER
 
-    def _key(self, variant: Variant, layer: nn.Module, sizes: Any, args: Any, kwargs: Any) -> str:
+    def _key(self, variant: Variant, call: Call, exact: Any) -> str:
         inner = getattr(self.forward, "__wrapped__", self.forward)
         code = getattr(inner, "__code__", None)
-        config = getattr(layer, "config", None) or getattr(
-            getattr(layer, "self_attn", None), "config", None
-        )
+        attention: Any = getattr(call.layer, "self_attn", None)
+        config: Any = getattr(call.layer, "config", getattr(attention, "config", None))
         return compile_cache.key_of(
             self.kind.signature,
             variant.name,
-            sizes,
-            compile_inputs.signature((args, kwargs), sizes=False),
+            "any sizes" if call.varying else exact,
+            compile_inputs.signature((call.args, call.kwargs), sizes=False),
             code.co_code if code is not None else None,
             str(config.to_dict()) if hasattr(config, "to_dict") else None,
             self._mode,
             compile_cache.environment(),
         )
 
-    def _prepare(
-        self,
-        variant: Variant,
-        turn: compile_cache.Turn,
-        layer: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        varying: set[int],
-    ) -> None:
+    def _prepare(self, variant: Variant, turn: compile_cache.Turn, call: Call) -> Break | None:
+        """The cause, if a variant that has been running cannot be compiled for this call: how it
+        runs then changes between two steps only.
+        """
         known = turn.decision
-        with compile_trial.no_trace(layer):
-            if known is None or known.mode != EAGER:
-                mode = known.mode if known is not None else WHOLE
-                self._compile(variant, layer, args, kwargs, varying, mode)
+        with compile_trial.no_trace(call.layer):
+            if variant.first is not None:
+                cause = self._compile_again(variant, call)
+                if cause is not None:
+                    return cause
+            elif known is None or known.mode != EAGER:
+                self._compile(variant, call, known.mode if known is not None else WHOLE)
             if known is None:
-                known = self._decide(variant, layer, args, kwargs)
+                known = self._decide(variant, call)
                 turn.decide(known)
         variant.decision = known
         if known.mode == EAGER:
             variant.mode, variant.run = EAGER, None
         self._on_decision(self, variant)
+        return None
 
-    def _compile(
-        self,
-        variant: Variant,
-        layer: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        varying: set[int],
-        mode: str,
-    ) -> None:
+    def _compile_again(self, variant: Variant, call: Call) -> Break | None:
+        assert variant.run is not None
+        try:
+            compile_trial.step(variant.run, call)
+        except Exception as error:
+            _log.debug("%s again", self.kind.name, exc_info=error)
+            return compile_backend.as_break(error)
+        variant.compilations += 1
+        return None
+
+    def _compile(self, variant: Variant, call: Call, mode: str) -> None:
         """Compiles by trying: one graph, else several, else none."""
         not_whole: list[Break] = []
         for attempt in (WHOLE, PARTS):
-            if attempt == WHOLE and (mode == PARTS or variant.mode == PARTS):
+            if attempt == WHOLE and PARTS in (mode, variant.mode):
                 continue
             if variant.mode != attempt:
                 variant.recorder = Recorder(failures=variant.recorder.failures)
                 variant.mode, variant.run = attempt, self._build(variant.recorder, attempt)
+            assert variant.run is not None
             try:
-                compile_trial.step(variant.run, layer, args, kwargs, varying)  # type: ignore[arg-type]
+                compile_trial.step(variant.run, call)
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
                 not_whole.append(compile_backend.as_break(error))
@@ -225,9 +237,7 @@ class CompiledKind:
         variant.mode, variant.run = EAGER, None
 
     def _build(self, recorder: Recorder, mode: str) -> Forward:
-        backend = compile_backend.RecordingBackend(
-            recorder, self._mode, may_fail=mode == WHOLE
-        )
+        backend = compile_backend.RecordingBackend(recorder, self._mode, may_fail=mode == WHOLE)
         compiled = functools.partial(
             torch.compile,
             backend=backend,
@@ -239,14 +249,12 @@ class CompiledKind:
             return compiled(self.forward)
         return with_inner(self.forward, compiled)
 
-    def _decide(
-        self, variant: Variant, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Decision:
+    def _decide(self, variant: Variant, call: Call) -> Decision:
         if variant.mode == EAGER or variant.run is None:
             cause = variant.recorder.failures[-1] if variant.recorder.failures else "no graph"
             return Decision(EAGER, None, None, str(cause))
-        compile_trial.step(self.forward, layer, args, kwargs)
-        eager, compiled = compile_trial.compare(self.forward, variant.run, layer, args, kwargs)
+        compile_trial.step(self.forward, call)
+        eager, compiled = compile_trial.compare(self.forward, variant.run, call)
         if compiled < eager:
             return Decision(variant.mode or EAGER, eager, compiled, "faster than eager")
         return Decision(EAGER, eager, compiled, "eager is faster here")
@@ -256,11 +264,12 @@ class CompiledKind:
     def switch(self, variant: Variant, mode: str) -> None:
         """Between two steps: from the next call on, this variant runs otherwise."""
         variant.known.clear()
+        variant.refused.clear()
+        variant.first = None
         variant.mode, variant.run = mode, None
         if mode != EAGER:
             variant.recorder = Recorder(failures=variant.recorder.failures)
             variant.run = self._build(variant.recorder, mode)
 
-    def install(self, replace: Callable[[nn.Module, Any], None]) -> None:
-        for layer in self.kind.layers:
-            replace(layer, types.MethodType(self.call, layer))
+    def install(self, replace: Callable[[nn.Module, Any], Undo]) -> list[Undo]:
+        return [replace(layer, types.MethodType(self.call, layer)) for layer in self.kind.layers]

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,16 @@ from ljtrain.compile_layers import PLAIN
 Run = Callable[..., Any]
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
 BUDGET_S = 1.0  # of measuring both ways, once a layer kind
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a layer's forward. `varying`: sizes to compile for any value of."""
+
+    layer: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    varying: frozenset[int] = frozenset()
 
 
 @contextmanager
@@ -51,19 +62,12 @@ def _devices(layer: nn.Module) -> list[int]:
     return [device.index or 0] if device.type == "cuda" else []
 
 
-def step(
-    run: Run,
-    layer: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    varying: set[int] | None = None,
-) -> float:
-    """Seconds of forward, and of backward where gradients are wanted. `varying`: sizes to compile
-    for any value of.
-    """
-    args, kwargs = compile_inputs.copy_to_try((args, kwargs))
-    if varying:
-        compile_inputs.mark_dynamic((args, kwargs), varying)
+def step(run: Run, call: Call) -> float:
+    """Seconds of forward, and of backward where gradients are wanted."""
+    layer = call.layer
+    args, kwargs = compile_inputs.copy_to_try((call.args, call.kwargs))
+    if call.varying:
+        compile_inputs.mark_dynamic((args, kwargs), call.varying)
     _synchronize(layer)
     began = time.perf_counter()
     output = run(layer, *args, **kwargs)
@@ -100,15 +104,13 @@ def _synchronize(layer: nn.Module) -> None:
         torch.cuda.synchronize()
 
 
-def compare(
-    one: Run, other: Run, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[float, float]:
+def compare(one: Run, other: Run, call: Call) -> tuple[float, float]:
     """Median seconds of two ways to run a layer, in turns; both have run before."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     while len(times[0]) < FEWEST_ROUNDS or (
         len(times[0]) < MOST_ROUNDS and time.perf_counter() - began < BUDGET_S
     ):
-        times[0].append(step(one, layer, args, kwargs))
-        times[1].append(step(other, layer, args, kwargs))
+        times[0].append(step(one, call))
+        times[1].append(step(other, call))
     return statistics.median(times[0]), statistics.median(times[1])

@@ -47,7 +47,8 @@ def largest_unit(zero: dict[str, Any]) -> int:
 def _persistence_threshold(model: nn.Module) -> int:
     """The largest size up to which parameters together stay within PERSISTENT_SHARE."""
     sizes = sorted(
-        int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in model.parameters())
+        int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in model.parameters()
+    )
     allowed, threshold = int(sum(sizes) * PERSISTENT_SHARE), 0
     for size in sizes:
         allowed -= size

@@ -280,16 +280,13 @@ NO_STOCK_COMPILE = Patch(
     ),
     checked_on=ACCELERATE,
     apply=_no_stock_compile,
-    read_by="accelerate.accelerator.Accelerator",
 )
 
 
-def _layer_forward(layer: Any, forward: Function) -> None:
+def _layer_forward(layer: Any, forward: Function) -> Callable[[], None]:
+    """Returns what takes it back, so that the model can be copied and saved as any other."""
     layer.forward = forward
-
-
-def _layer_forward_back(layer: Any) -> None:
-    layer.__dict__.pop("forward", None)
+    return lambda: layer.__dict__.pop("forward", None)
 
 
 LAYER_FORWARD = Patch(
@@ -301,13 +298,6 @@ LAYER_FORWARD = Patch(
     checked_on=TORCH,
     apply=_layer_forward,
 )
-LAYER_FORWARD_BACK = Patch(
-    name="torch.nn.Module.forward",
-    reason="the same undone at the end of training, so that the model can be copied and saved",
-    checked_on=TORCH,
-    apply=_layer_forward_back,
-)
-
 
 _substituted: set[int] = set()
 
@@ -338,34 +328,61 @@ STOCK_LINEAR_IN_GRAPHS = Patch(
 )
 
 
-def _compiler_settings() -> Callable[[], None]:
-    """Returns what puts them back."""
-    import logging
-    from contextlib import ExitStack
+def _setting(name: str, value: Any, reason: str) -> Patch:
+    """A setting of PyTorch's compiler while a training lasts; `apply` returns what undoes it."""
+    module_name, attribute = name.rsplit(".", maxsplit=1)
 
-    dynamo: Any = importlib.import_module("torch._dynamo.config")
-    functorch: Any = importlib.import_module("torch._functorch.config")
-    stack = ExitStack()
-    stack.enter_context(dynamo.patch(optimize_ddp=False, suppress_errors=True))
-    stack.enter_context(functorch.patch(force_non_lazy_backward_lowering=True))
-    logger = logging.getLogger("torch._dynamo.convert_frame")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    stack.callback(logger.setLevel, level)
-    return stack.close
+    def apply() -> Callable[[], None]:
+        module: Any = importlib.import_module(module_name)
+        before = getattr(module, attribute)
+        setattr(module, attribute, value)
+        return lambda: setattr(module, attribute, before)
+
+    return Patch(name, reason, TORCH, apply)
 
 
-COMPILER_SETTINGS = Patch(
-    name="torch._dynamo.config.optimize_ddp",
-    reason=(
-        "while training: DDP's hooks are outside of the layers, so graphs need not be split at its "
-        "buckets; a frame that cannot be compiled runs eagerly (suppress_errors) and is named in "
-        "one line, not by the logger of torch._dynamo.convert_frame; the backward is compiled with "
-        "the forward (torch._functorch.config.force_non_lazy_backward_lowering), so that it cannot "
-        "fail in a later step"
+def _fixed_order_of_graphs() -> Callable[[], None]:
+    eval_frame: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+    eval_frame._set_lru_cache(False)
+    return lambda: eval_frame._set_lru_cache(True)
+
+
+COMPILER_SETTINGS = (
+    _setting(
+        "torch._dynamo.config.optimize_ddp",
+        False,
+        "DDP's hooks are outside of the layers, so graphs need not be split at its buckets",
     ),
-    checked_on=TORCH,
-    apply=_compiler_settings,
+    _setting(
+        "torch._dynamo.config.suppress_errors",
+        True,
+        "a frame that cannot be compiled runs eagerly instead of ending the training",
+    ),
+    _setting(
+        "torch._dynamo.config.capture_scalar_outputs",
+        True,
+        "item() stays in a graph, also where a layer is several graphs (fullgraph sets it anyway)",
+    ),
+    _setting(
+        "torch._dynamo.config.capture_dynamic_output_shape_ops",
+        True,
+        "the same for shapes that depend on data",
+    ),
+    _setting(
+        "torch._functorch.config.force_non_lazy_backward_lowering",
+        True,
+        "the backward is compiled with the forward, so that it cannot fail in a later step",
+    ),
+    Patch(
+        name="torch._C._dynamo.eval_frame._set_lru_cache",
+        reason=(
+            "graphs are tried in the order in which they were made: last used first, a "
+            "recomputation finds another one than its forward has used, and "
+            "torch.utils.checkpoint ends the training (pytorch/pytorch#166926)"
+        ),
+        checked_on=TORCH,
+        apply=_fixed_order_of_graphs,
+    ),
 )
 
 
@@ -444,9 +461,8 @@ ALL = (
     DEFAULT_CALLBACKS,
     NO_STOCK_COMPILE,
     LAYER_FORWARD,
-    LAYER_FORWARD_BACK,
     STOCK_LINEAR_IN_GRAPHS,
-    COMPILER_SETTINGS,
+    *COMPILER_SETTINGS,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
     TRAINING_STEP,

@@ -24,7 +24,7 @@ import warnings
 import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class CorpusConfig(PretrainedConfig):
 class Layer(GradientCheckpointingLayer):
     """Something before, the construct, something after."""
 
-    middle: Middle
+    middle: ClassVar[Any]
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,8 +138,8 @@ def print_(self: Any, x: Tensor) -> Tensor:
 
 @construct
 def print_tensor(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # graph
-    print("norm", x.detach().float().norm())  # eager
+    norm = x.detach().float().norm()  # graph
+    print("norm", norm)  # eager
     return x + 1  # graph
 
 
@@ -244,7 +244,7 @@ def to_list(self: Any, x: Tensor) -> Tensor:
 @construct
 def sorted_by_value(self: Any, x: Tensor) -> Tensor:
     x = x * 2  # graph
-    order = sorted(range(3), key=lambda index: float(x[0, index, 0].detach()))  # eager
+    order = sorted(range(3), key=lambda index: float(x[0, index, 0].detach()))
     return x + order[0]
 
 
@@ -279,7 +279,7 @@ def generator_with_print(self: Any, x: Tensor) -> Tensor:
             print(factor)
             yield x * factor
 
-    x = x * 2  # graph
+    x = x * 2  # eager
     return sum(parts(), start=x)  # eager
 
 
@@ -300,11 +300,11 @@ def context_manager(self: Any, x: Tensor) -> Tensor:
 
 @construct
 def context_manager_with_print(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # graph
+    x = x * 2  # eager
     with doubled([]) as factor:
         print(factor)  # eager
-        x = x * factor
-    return x + 1
+        x = x * factor  # eager
+    return x + 1  # eager
 
 
 @construct
@@ -314,10 +314,13 @@ def no_grad(self: Any, x: Tensor) -> Tensor:
     return x * scale  # graph
 
 
+THE_LOCK = threading.Lock()
+
+
 @construct
 def lock(self: Any, x: Tensor) -> Tensor:
     x = x * 2  # graph
-    with threading.Lock():  # eager
+    with THE_LOCK:  # eager
         x = x + 1
     return x * 2
 
@@ -333,10 +336,10 @@ def try_except(self: Any, x: Tensor) -> Tensor:
 
 @construct
 def try_except_with_print(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # graph
+    x = x * 2  # eager
     try:
         print("trying")  # eager
-        x = x + 1
+        x = x + 1  # eager
     except ValueError:
         x = x - 1
     return x
@@ -362,7 +365,7 @@ def recursion(self: Any, x: Tensor) -> Tensor:
 @construct
 def map_filter_zip(self: Any, x: Tensor) -> Tensor:
     factors = map(lambda pair: pair[0] * pair[1], zip((1, 2, 3), (3, 2, 1), strict=True))
-    return x * sum(filter(lambda factor: factor > 3, factors))  # graph
+    return x * sum(factor for factor in filter(None, factors) if factor > 3)  # graph
 
 
 @construct
@@ -391,6 +394,12 @@ def closure(self: Any, x: Tensor) -> Tensor:
 def attribute_changed(self: Any, x: Tensor) -> Tensor:
     self.seen["calls"] = 1
     return x * self.seen["calls"]  # graph
+
+
+@construct
+def counter(self: Any, x: Tensor) -> Tensor:
+    self.calls += 1
+    return x * (1 + self.calls % 7)
 
 
 @construct

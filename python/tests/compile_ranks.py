@@ -147,20 +147,33 @@ def arguments(folder: str, case: dict[str, Any], compiled: bool) -> TrainingArgu
     return TrainingArguments(**options)
 
 
+def named_backend(name: str) -> Any:
+    if name == "inductor":
+        return torch._TorchCompileInductorWrapper("default", None, None)
+    if name not in ("broken", "broken_later_on_rank_1"):
+        return lookup_backend(name)
+    calls = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        calls.append(module)
+        later = name == "broken" or (len(calls) > 1 and os.environ["RANK"] == "1")
+        if later:
+            raise RuntimeError("this compiler is broken")
+        return lookup_backend("aot_eager")(module, inputs)
+
+    return backend
+
+
 def prepare_compiler(case: dict[str, Any]) -> None:
     """`backend`: another one behind Dynamo than Inductor, which compiles no C++. `keep`: what is
     compiled is kept whatever the clock says, as tests run on machines that do other things.
     """
     from ljtrain import compile_backend, compile_trial
 
-    backend = case.get("backend", "inductor")
-    inductor = torch._TorchCompileInductorWrapper("default", None, None)
-    chosen = inductor if backend == "inductor" else lookup_backend(backend)
-    compile_backend.RecordingBackend._inductor = property(  # type: ignore[assignment]
-        lambda _: chosen, lambda *_: None
-    )
+    chosen = named_backend(case.get("backend", "inductor"))
+    compile_backend.RecordingBackend._inductor = property(lambda _: chosen, lambda *_: None)
     if case.get("keep", True):
-        compile_trial.compare = lambda *_: (2.0, 1.0)  # type: ignore[assignment]
+        compile_trial.compare = lambda *_: (2.0, 1.0) if not case.get("slower") else (1.0, 2.0)
 
 
 def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
@@ -198,6 +211,8 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
         if case.get("save"):
             trainer.save_model(f"{folder}/saved")
             result["keys"] = sorted(saved_keys(f"{folder}/saved"))
+            if rank == 0 and result["keys"]:
+                result["reloaded"] = reloads(f"{folder}/saved")
         module = sys.modules.get("ljtrain.compile")
         if compiled and module:
             result["lines"] = corpus_lines(module)
@@ -223,6 +238,12 @@ def corpus_lines(module: Any) -> list[int]:
     )
 
 
+def reloads(folder: str) -> bool:
+    """Whether an uncompiled model takes the checkpoint as it is."""
+    _, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    return not found["missing_keys"] and not found["unexpected_keys"]
+
+
 def saved_keys(folder: str) -> list[str]:
     from safetensors import safe_open
 
@@ -246,8 +267,11 @@ def build(case: dict[str, Any]) -> nn.Module:
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Eager and compiled, on the same data."""
     case = {"lengths": [SEQ] * 3, "engine": "zero3", **case}
-    return {"case": case, "eager": train(copy.deepcopy(case), False),
-            "compiled": train(copy.deepcopy(case), True)}
+    return {
+        "case": case,
+        "eager": train(copy.deepcopy(case), False),
+        "compiled": train(copy.deepcopy(case), True),
+    }
 
 
 def main(cases: str, result: str) -> None:
