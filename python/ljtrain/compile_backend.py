@@ -16,8 +16,13 @@ from torch._dynamo import exc
 
 Compiled = Callable[..., Any]
 # Frames of these packages are not the user's: a line of theirs names nothing he can mend.
-NOT_THE_USERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/fx/", "/torch/_inductor/")
+NOT_THE_USERS = (
+    "/torch/",
+    "/ljtrain/",
+    "/transformers/modeling_layers.py",
+)
 LONGEST_CAUSE = 160
+PLACE = "ljtrain_place"  # on a backend's exception: the first line of its graph
 
 
 @dataclass
@@ -90,6 +95,10 @@ def short_cause(error: BaseException) -> str:
 
 def where(error: BaseException) -> tuple[str, int]:
     """file and line of the user's code that an error of the compiler is about."""
+    for one in (error, getattr(error, "inner_exception", None)):
+        place = getattr(one, PLACE, None)
+        if place is not None:
+            return place
     stack = getattr(error, "real_stack", None) or []
     frame = _user_frame(list(stack))
     if frame is None:
@@ -110,11 +119,31 @@ def _lines_of(module: torch.fx.GraphModule) -> set[tuple[str, int]]:
         for node in submodule.graph.nodes:
             trace = node.meta.get("stack_trace") or node.stack_trace or ""
             for line in trace.splitlines():
-                text = line.strip()
-                if text.startswith('File "') and ", line " in text:
-                    file, rest = text[6:].split('", line ', maxsplit=1)
-                    lines.add((file, int(rest.split(",", maxsplit=1)[0])))
+                place = _place_in(line)
+                if place is not None:
+                    lines.add(place)
     return lines
+
+
+def _first_line_of(module: torch.fx.GraphModule) -> tuple[str, int] | None:
+    """Where the model's own code calls what comes first in the graph."""
+    for submodule in module.modules():
+        if not isinstance(submodule, torch.fx.GraphModule):
+            continue
+        for node in submodule.graph.nodes:
+            for line in (node.stack_trace or "").splitlines():
+                place = _place_in(line)
+                if place is not None and not any(part in place[0] for part in NOT_THE_USERS):
+                    return place
+    return None
+
+
+def _place_in(line: str) -> tuple[str, int] | None:
+    text = line.strip()
+    if not text.startswith('File "') or ", line " not in text:
+        return None
+    file, rest = text[6:].split('", line ', maxsplit=1)
+    return file, int(rest.split(",", maxsplit=1)[0])
 
 
 def _operators(module: torch.fx.GraphModule) -> int:
@@ -153,10 +182,11 @@ class RecordingBackend:
         except exc.RestartAnalysis:
             raise  # a request to trace again, with other shapes
         except Exception as error:
+            file, line = _first_line_of(module) or where(error)
             if self._may_fail:
+                setattr(error, PLACE, (file, line))
                 raise
             graph.compiled = False
-            file, line = min(graph.lines, default=where(error))
             self._recorder.failures.append(
                 Break(file, line, f"{type(error).__name__}: {_first_line(str(error))}")
             )

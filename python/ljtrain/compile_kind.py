@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from ljtrain import compile_backend, compile_cache, compile_inputs, compile_trial
@@ -53,6 +54,14 @@ def with_inner(forward: Forward, inner: Callable[[Forward], Forward]) -> Forward
         None,
         tuple(cells[name] for name in code.co_freevars),
     )
+
+
+def _to_the_end(run: Forward, *args: Any, **kwargs: Any) -> Any:
+    """A recomputation that stopped inside a graph, at the last tensor it needs, would leave out
+    what the graph's code does to Python objects afterwards.
+    """
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False):
+        return run(*args, **kwargs)
 
 
 def checkpoints(layer: nn.Module) -> bool:
@@ -247,7 +256,7 @@ class CompiledKind:
         )
         if mode == WHOLE:
             return compiled(self.forward)
-        return with_inner(self.forward, compiled)
+        return functools.partial(_to_the_end, with_inner(self.forward, compiled))
 
     def _decide(self, variant: Variant, call: Call) -> Decision:
         if variant.mode == EAGER or variant.run is None:

@@ -195,9 +195,9 @@ def saved(self: Any, x: Tensor) -> Tensor:
 @construct
 def item_branch(self: Any, x: Tensor) -> Tensor:
     total = (x * 2).detach().sum()  # graph
-    if total.item() > 1000:  # eager
+    if total.item() > 1000:
         return x - 1
-    if total.item() < 1000:  # eager
+    if total.item() < 1000:
         return x + 1  # graph
     return x
 

@@ -168,7 +168,9 @@ def prepare_compiler(case: dict[str, Any]) -> None:
     """`backend`: another one behind Dynamo than Inductor, which compiles no C++. `keep`: what is
     compiled is kept whatever the clock says, as tests run on machines that do other things.
     """
-    from ljtrain import compile_backend, compile_trial
+    from ljtrain import compile_backend, compile_cache, compile_trial
+
+    compile_cache.place = Path(case["decisions"])
 
     chosen = named_backend(case.get("backend", "inductor"))
     compile_backend.RecordingBackend._inductor = property(lambda _: chosen, lambda *_: None)
@@ -215,12 +217,25 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
                 result["reloaded"] = reloads(f"{folder}/saved")
         module = sys.modules.get("ljtrain.compile")
         if compiled and module:
-            result["lines"] = corpus_lines(module)
+            if "construct" in case:
+                result |= wrong_lines(case["construct"], set(corpus_lines(module)))
         result["report"] = module.report()[-1] if compiled and module and module.report() else None
         engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
             engine.engine.destroy()
     return result
+
+
+def wrong_lines(name: str, compiled: set[int]) -> dict[str, list[str]]:
+    """Lines of the corpus that are in no graph and should be, and those that should not."""
+    import compile_corpus
+
+    source = Path(compile_corpus.__file__).read_text().splitlines()
+    wanted, eager = compile_corpus.marked_lines(name)
+    return {
+        "not_compiled": [source[line - 1].strip() for line in sorted(wanted - compiled)],
+        "compiled_too": [source[line - 1].strip() for line in sorted(eager & compiled)],
+    }
 
 
 def corpus_lines(module: Any) -> list[int]:
@@ -240,7 +255,11 @@ def corpus_lines(module: Any) -> list[int]:
 
 def reloads(folder: str) -> bool:
     """Whether an uncompiled model takes the checkpoint as it is."""
-    _, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    from transformers.integrations import unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()  # rank 0 loads alone
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    found = loaded[1]
     return not found["missing_keys"] and not found["unexpected_keys"]
 
 
@@ -276,7 +295,9 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 
 def main(cases: str, result: str) -> None:
     results = []
-    for case in json.loads(Path(cases).read_text()):
+    for number, case in enumerate(json.loads(Path(cases).read_text())):
+        decisions = Path(cases).parent / f"decisions{case.get('start_again', number)}"
+        case["decisions"] = str(decisions)
         began = time.perf_counter()
         try:
             results.append(run(case))
