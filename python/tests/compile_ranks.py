@@ -216,9 +216,8 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
             if rank == 0 and result["keys"]:
                 result["reloaded"] = reloads(f"{folder}/saved")
         module = sys.modules.get("ljtrain.compile")
-        if compiled and module:
-            if "construct" in case:
-                result |= wrong_lines(case["construct"], set(corpus_lines(module)))
+        if compiled and module and "construct" in case:
+            result |= wrong_lines(case["construct"], set(corpus_lines(module)))
         result["report"] = module.report()[-1] if compiled and module and module.report() else None
         engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
