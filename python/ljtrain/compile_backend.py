@@ -103,6 +103,8 @@ def where(error: BaseException) -> tuple[str, int]:
     frame = _user_frame(list(stack))
     if frame is None:
         frame = _user_frame(traceback.extract_tb(error.__traceback__))
+    if frame is None and stack:
+        frame = stack[-1]
     return (frame.filename, frame.lineno or 0) if frame is not None else ("?", 0)
 
 
