@@ -23,6 +23,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf benchmark --config my-model/config.json --data corpus.txt --dry-run
   ljperf comm --peers mpi,gloo --check
   ljperf memory snapshot.pickle --limit 80GiB
+  ljperf compile --explain llama3-8b
   ljperf models
 )";
 
@@ -88,6 +89,7 @@ int run(int argc, char** argv) {
   add_benchmark(app, context);
   add_comm(app, context);
   add_memory(app, context);
+  add_compile(app, context);
   add_models(app, context);
   add_completion(app, context);
   try {

@@ -1,8 +1,8 @@
 """The entry point in the group `torch.backends`: what `import torch` runs.
 
 It must be quick (under 5 ms) and must never break `import torch`. It changes nothing by itself; it
-installs an import hook where a part has been asked for, and the part acts when what it changes is
-imported.
+installs an import hook for the parts that were asked for (and for compilation, which acts only
+where torch_compile=True), and a part acts when what it changes is imported.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def _install() -> None:
     from ljtrain.import_hook import ImportHook
 
     hook = ImportHook(_remember)
-    for package in versions.TESTED:
-        hook.after_import(package, lambda module: _warn_if_untested(module.__name__))
+    if any(integration.demanded() for integration in asked):
+        for package in versions.TESTED:
+            hook.after_import(package, lambda module: _warn_if_untested(module.__name__))
     for integration in asked:
         if integration.module is not None:
             _activate_after(hook, integration.part, list(integration.after))

@@ -25,7 +25,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from ljtrain import extension, patches
-from ljtrain.worker_config import NonFiniteLoss, WorkerConfig
+from ljtrain.worker_config import BadInput, NonFiniteLoss, WorkerConfig
 from ljtrain.worker_events import EventWriter
 from ljtrain.worker_model import describe
 
@@ -133,6 +133,8 @@ class Meter(TrainerCallback):
     # ---- steps ----
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if self._config.compile:
+            self._require_compiled_layers()
         self._hook_engine()
         model = self._trainer.model
         assert isinstance(model, torch.nn.Module)
@@ -246,8 +248,26 @@ class Meter(TrainerCallback):
             "collectives": self._extension.communication_statistics()
             if self._extension is not None
             else {},
-            "compile": compile_counters() if self._config.stock_compile != "none" else None,
+            "compile": self._compile(),
         }
+
+    def _require_compiled_layers(self) -> None:
+        """Its callback came first; a measurement of stock compilation would pass for its."""
+        from ljtrain import compile as layers
+
+        if not layers.report():
+            why = layers.left_to_stock[-1] if layers.left_to_stock else "nothing was found"
+            raise BadInput(f"--with compile: torch_compile is left to stock PyTorch: {why}.")
+
+    def _compile(self) -> dict[str, Any] | None:
+        if self._config.stock_compile != "none":
+            return compile_counters()
+        if not self._config.compile:
+            return None
+        from ljtrain import compile as layers
+
+        (report,) = layers.report()
+        return layers.totals(report) | {"layers": report}
 
 
 def compile_counters() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Patch:
     name: str
     reason: str
     checked_on: str
-    apply: Callable[..., None]
+    apply: Callable[..., Any]
     # Upstream code that reads a name which no class declares, so that a rename is noticed there.
     read_by: str | None = None
 
@@ -248,6 +248,144 @@ OWN_MEAN_OF_THE_LOSS = Patch(
 )
 
 
+# ---- compilation: torch_compile=True ----
+
+
+def _default_callbacks(callback: type) -> None:
+    module: Any = importlib.import_module("transformers.trainer")
+    if callback not in module.DEFAULT_CALLBACKS:
+        module.DEFAULT_CALLBACKS.append(callback)
+
+
+DEFAULT_CALLBACKS = Patch(
+    name="transformers.trainer.DEFAULT_CALLBACKS",
+    reason="no entry point adds a TrainerCallback to the Trainers of a script that is not changed",
+    checked_on=TRANSFORMERS,
+    apply=_default_callbacks,
+)
+
+
+def _no_stock_compile() -> None:
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DynamoBackend
+
+    AcceleratorState().dynamo_plugin.backend = DynamoBackend.NO
+
+
+NO_STOCK_COMPILE = Patch(
+    name="accelerate.utils.TorchDynamoPlugin.backend",
+    reason=(
+        "the Trainer hands torch_compile to accelerate, which compiles the model around the hooks "
+        "of the engine; the layers are compiled inside of them instead"
+    ),
+    checked_on=ACCELERATE,
+    apply=_no_stock_compile,
+)
+
+
+def _layer_forward(layer: Any, forward: Function) -> Callable[[], None]:
+    """Returns what takes it back, so that the model can be copied and saved as any other."""
+    layer.forward = forward
+    return lambda: layer.__dict__.pop("forward", None)
+
+
+LAYER_FORWARD = Patch(
+    name="torch.nn.Module.forward",
+    reason=(
+        "Module.compile compiles __call__ with the hooks of the engine; on a layer's instance, "
+        "forward is what they enclose"
+    ),
+    checked_on=TORCH,
+    apply=_layer_forward,
+)
+
+_substituted: set[int] = set()
+
+
+def _stock_linear_in_graphs() -> None:
+    import torch
+
+    wrapped = importlib.import_module("deepspeed.runtime.zero.linear").zero3_linear_wrap
+    if id(wrapped) in _substituted:
+        return
+
+    @torch.compiler.substitute_in_graph(wrapped)
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        return torch._C._nn.linear(input, weight, bias)
+
+    _substituted.add(id(wrapped))
+
+
+STOCK_LINEAR_IN_GRAPHS = Patch(
+    name="deepspeed.runtime.zero.linear.zero3_linear_wrap",
+    reason=(
+        "an autograd function that gathers a weight again for the backward; where whole layers are "
+        "gathered it has nothing to do, and with it no compiled result can be cached. Replaced by "
+        "PyTorch's own linear in graphs only, by torch.compiler.substitute_in_graph"
+    ),
+    checked_on=DEEPSPEED,
+    apply=_stock_linear_in_graphs,
+)
+
+
+def _setting(name: str, value: Any, reason: str) -> Patch:
+    """A setting of PyTorch's compiler while a training lasts; `apply` returns what undoes it."""
+    module_name, attribute = name.rsplit(".", maxsplit=1)
+
+    def apply() -> Callable[[], None]:
+        module: Any = importlib.import_module(module_name)
+        before = getattr(module, attribute)
+        setattr(module, attribute, value)
+        return lambda: setattr(module, attribute, before)
+
+    return Patch(name, reason, TORCH, apply)
+
+
+def _fixed_order_of_graphs() -> Callable[[], None]:
+    eval_frame: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+    eval_frame._set_lru_cache(False)
+    return lambda: eval_frame._set_lru_cache(True)
+
+
+COMPILER_SETTINGS = (
+    _setting(
+        "torch._dynamo.config.optimize_ddp",
+        False,
+        "DDP's hooks are outside of the layers, so graphs need not be split at its buckets",
+    ),
+    _setting(
+        "torch._dynamo.config.suppress_errors",
+        True,
+        "a frame that cannot be compiled runs eagerly instead of ending the training",
+    ),
+    _setting(
+        "torch._dynamo.config.capture_scalar_outputs",
+        True,
+        "item() stays in a graph, also where a layer is several graphs (fullgraph sets it anyway)",
+    ),
+    _setting(
+        "torch._dynamo.config.capture_dynamic_output_shape_ops",
+        True,
+        "the same for shapes that depend on data",
+    ),
+    _setting(
+        "torch._functorch.config.force_non_lazy_backward_lowering",
+        True,
+        "the backward is compiled with the forward, so that it cannot fail in a later step",
+    ),
+    Patch(
+        name="torch._C._dynamo.eval_frame._set_lru_cache",
+        reason=(
+            "graphs are tried in the order in which they were made: last used first, a "
+            "recomputation finds another one than its forward has used, and "
+            "torch.utils.checkpoint ends the training (pytorch/pytorch#166926)"
+        ),
+        checked_on=TORCH,
+        apply=_fixed_order_of_graphs,
+    ),
+)
+
+
 # ---- measuring: methods of one run's instances, wrapped to book their time to a phase ----
 
 
@@ -320,6 +458,11 @@ ALL = (
     SHARD_EMBEDDING_ONCE,
     FORGET_SECOND_NAME_OF_BIAS,
     OWN_MEAN_OF_THE_LOSS,
+    DEFAULT_CALLBACKS,
+    NO_STOCK_COMPILE,
+    LAYER_FORWARD,
+    STOCK_LINEAR_IN_GRAPHS,
+    *COMPILER_SETTINGS,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
     TRAINING_STEP,

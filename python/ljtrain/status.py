@@ -38,6 +38,8 @@ def _part(integration: Integration) -> dict[str, Any]:
     why_not: str | None = None
     if integration.module is None:
         why_not = "not part of this release"
+    elif not asked and integration.by_default:
+        why_not = f"{integration.variable} switches it off"
     elif not asked:
         why_not = f"{integration.variable} is not set"
     elif not active:
@@ -74,6 +76,15 @@ def _accl() -> dict[str, Any]:
     return report
 
 
+def _compile() -> list[dict[str, Any]]:
+    """What became of the layers of each training run with torch_compile=True."""
+    if "ljtrain.compile" not in sys.modules:
+        return []
+    from ljtrain import compile as layers
+
+    return layers.report()
+
+
 def status() -> dict[str, Any]:
     """A JSON-able report; imports neither torch nor anything that depends on it."""
     autoload_why_not = _autoload_why_not()
@@ -87,6 +98,7 @@ def status() -> dict[str, Any]:
         },
         "parts": {integration.part: _part(integration) for integration in INTEGRATIONS},
         "accl": _accl(),
+        "compile": _compile(),
         "measuring_extension": _extension(),
         "versions": {package: _version(package) for package in versions.TESTED},
     }

@@ -54,7 +54,7 @@ def _require_parts() -> None:
     from ljtrain.status import status
 
     for integration in INTEGRATIONS:
-        asked = integration.module is not None and integration.asked_for()
+        asked = integration.module is not None and integration.demanded()
         if asked and integration.part not in autoload.active:
             why = autoload.faults or status()["parts"][integration.part]["why_not"]
             raise BadInput(f"{integration.variable} is set, but not active: {why}.")

@@ -42,6 +42,7 @@ class WorkerConfig:
     training_arguments: dict[str, Any] = field(default_factory=dict)
     deepspeed: dict[str, Any] | None = None
     stock_compile: str = "none"
+    compile: bool = False  # torch_compile=True as ljtrain does it
     instrumentation: str = "on"
     block_steps: int = 5
     gemm_peak: bool = False
@@ -67,6 +68,8 @@ def check(config: WorkerConfig) -> None:
     _one_of("engine", config.engine, ENGINES)
     _one_of("task", config.task, TASKS)
     _one_of("stock_compile", config.stock_compile, STOCK_COMPILE)
+    if config.compile and config.stock_compile != "none":
+        raise BadInput("compile is true and stock_compile is set: give one of them.")
     _one_of("instrumentation", config.instrumentation, INSTRUMENTATION)
     _one_of("data.kind", config.data.get("kind"), DATA_KINDS)
     for name in ("seq", "micro_batch", "steps", "block_steps"):

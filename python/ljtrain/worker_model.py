@@ -67,7 +67,7 @@ def build_training_arguments(config: WorkerConfig) -> TrainingArguments:
         "eval_strategy": "no",
         "dataloader_drop_last": True,
     }
-    if config.stock_compile != "none":
+    if config.stock_compile != "none" or config.compile:
         quiet["torch_compile"] = True
         if config.stock_compile == "regional":
             os.environ[REGIONAL_COMPILATION_VARIABLE] = "true"

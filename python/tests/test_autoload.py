@@ -67,10 +67,23 @@ def test_loading_is_quick_and_imports_nothing_heavy() -> None:
 
 
 def test_import_torch_loads_it_and_changes_nothing(installed: Path) -> None:
-    code = "import sys; before = list(sys.meta_path); import torch; assert sys.meta_path == before"
+    """But for the hook that waits for transformers' Trainer, as compilation is on by default."""
+    code = (
+        "import sys; before = list(sys.meta_path); import torch\n"
+        "print([type(finder).__name__ for finder in sys.meta_path if finder not in before],"
+        " file=sys.stderr)"
+    )
     report, said = status(installed, code=code)
     assert report["autoload"] == {"active": True, "why_not": None, "faults": []}
-    assert "ljtrain" not in said
+    assert said.strip() == "['ImportHook']"
+    assert report["parts"]["compile"] == {
+        "asked_for": True,
+        "active": False,
+        "why_not": "not yet imported: transformers.trainer",
+    }
+    report, said = status(installed, code=code, LJTRAIN_COMPILE="0")
+    assert said.strip() == "[]"
+    assert report["parts"]["compile"]["why_not"] == "LJTRAIN_COMPILE switches it off"
 
 
 def test_autoload_can_be_switched_off(installed: Path) -> None:

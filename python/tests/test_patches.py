@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 
 def test_every_patch_is_listed() -> None:
     defined = [value for value in vars(patches).values() if isinstance(value, Patch)]
+    defined += patches.COMPILER_SETTINGS
     assert sorted(patch.name for patch in defined) == sorted(patch.name for patch in patches.ALL)
     assert len({patch.name for patch in patches.ALL}) == len(patches.ALL)
 
@@ -49,6 +50,16 @@ def test_wrapping_changes_one_instance() -> None:
     assert "zero_grad" not in vars(other)
     one.zero_grad()
     assert seen == [one.zero_grad]
+
+
+def test_compiler_settings_are_put_back() -> None:
+    config = torch._dynamo.config
+    before = (config.optimize_ddp, config.suppress_errors, config.capture_scalar_outputs)
+    undo = [patch.apply() for patch in patches.COMPILER_SETTINGS]
+    assert (config.optimize_ddp, config.suppress_errors) == (False, True)
+    for back in undo:
+        back()
+    assert before == (config.optimize_ddp, config.suppress_errors, config.capture_scalar_outputs)
 
 
 def test_every_group_takes_the_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

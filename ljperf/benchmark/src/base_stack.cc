@@ -10,6 +10,7 @@ namespace ljtrain::ljperf {
 namespace {
 
 constexpr const char* kAcclVariable = "LJTRAIN_ACCL";
+constexpr const char* kCompileVariable = "LJTRAIN_COMPILE";
 
 // As ljtrain.integrations reads it.
 bool is_yes(std::string value) {
@@ -21,12 +22,22 @@ bool holds(const std::vector<std::string>& parts, std::string_view part) {
   return std::ranges::find(parts, part) != parts.end();
 }
 
+bool is_asked_for(std::string_view part, const char* variable, const BenchmarkOptions& options,
+                  const base::Environment& environment) {
+  auto found = environment.find(variable);
+  return holds(options.with, part) ||
+         (found != environment.end() && is_yes(found->second) && !holds(options.without, part));
+}
+
 }  // namespace
 
 bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment& environment) {
-  auto found = environment.find(kAcclVariable);
-  return holds(options.with, "accl") ||
-         (found != environment.end() && is_yes(found->second) && !holds(options.without, "accl"));
+  return is_asked_for("accl", kAcclVariable, options, environment);
+}
+
+bool is_compile_asked_for(const BenchmarkOptions& options, const base::Environment& environment) {
+  return options.stock_compile == "none" &&
+         is_asked_for("compile", kCompileVariable, options, environment);
 }
 
 std::map<std::string, std::optional<std::string>> base_stack_variables(
@@ -55,6 +66,11 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
     variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1";  // what puts ACCL behind the name gloo
   } else if (environment.contains(kAcclVariable)) {
     variables[kAcclVariable] = std::nullopt;
+  }
+  // With autoload on, whatever for, torch_compile=True is stock PyTorch's unless asked otherwise.
+  variables[kCompileVariable] = plan.compile ? "1" : "0";
+  if (plan.compile) {
+    variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1";
   }
   // Autoload must not bring in more than was asked for.
   if (environment.contains("CHECKPOINT_OPTIMIZATION")) {

@@ -16,6 +16,9 @@ namespace ljtrain::ljperf {
 // --without accl.
 bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment& environment);
 
+// --with compile, or LJTRAIN_COMPILE without --without compile: layers compiled by ljtrain.
+bool is_compile_asked_for(const BenchmarkOptions& options, const base::Environment& environment);
+
 // What differs from `environment` for the ranks: a value to set, or nullopt to remove. Adds to
 // `notes` what a reader of the results should know about the user's own variables.
 std::map<std::string, std::optional<std::string>> base_stack_variables(

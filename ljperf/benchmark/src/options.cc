@@ -49,7 +49,7 @@ constexpr std::array kReserved{
     Reserved{"use_cpu",
              "--ranks (GPUs are used where there are any; CUDA_VISIBLE_DEVICES= hides them)"},
     Reserved{"seed", "--seed"},
-    Reserved{"torch_compile", "--stock-compile full"},
+    Reserved{"torch_compile", "--with compile, or --stock-compile full for the stock stack's own"},
     Reserved{"local_rank", "--ranks"},
 };
 
@@ -67,11 +67,15 @@ void check_parts(const BenchmarkOptions& options) {
     if (std::find(options.without.begin(), options.without.end(), part) != options.without.end()) {
       throw base::user_error("--with {} and --without {}: give one of them", part, part);
     }
-    if (part != "accl") {
+    if (part == "recompute") {
       throw base::user_error(
-          "--with {}: this release holds the base stack and accl only, the part does not exist "
-          "yet; leave it out",
+          "--with {}: this release holds the base stack, accl and compile only, the part does not "
+          "exist yet; leave it out",
           part);
+    }
+    if (part == "compile" && options.stock_compile != "none") {
+      throw base::user_error("--with compile and --stock-compile {}: give one of them",
+                             options.stock_compile);
     }
   }
 }

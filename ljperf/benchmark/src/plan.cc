@@ -167,6 +167,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"training_arguments", OrderedJson(Json(arguments))},
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
+          {"compile", plan.compile},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
           {"block_steps", kOverheadBlockSteps},
           {"gemm_peak", !plan.on_gpus},
@@ -261,6 +262,7 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         plan.python.string());
   }
   plan.accl = is_accl_asked_for(options, base::current_environment());
+  plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.base_stack = base_stack_variables(plan, base::current_environment(), plan.notes);
   return plan;
 }

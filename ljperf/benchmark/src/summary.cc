@@ -244,7 +244,9 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.global_tokens_per_step = plan.tokens_per_step();
   record.seed = static_cast<std::uint64_t>(plan.options.seed);
   record.stock_compile = plan.options.stock_compile;
-  record.components.accl = plan.accl;  // the worker refuses to train if it is not active
+  // The worker refuses to train if what is asked for is not active.
+  record.components.accl = plan.accl;
+  record.components.compile = plan.compile;
   record.warmup.method = plan.fixed_warmup.has_value() ? "fixed" : "auto";
   record.flops_convention = std::string(flops_convention_name(plan.flops_convention));
   record.flops_per_token =

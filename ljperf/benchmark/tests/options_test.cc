@@ -43,7 +43,12 @@ TEST(Options, ImpossibleValuesAreNamed) {
       {[](auto& o) { o.warmup = "three"; }, "--warmup three"},
       {[](auto& o) { o.warmup = "-1"; }, "--warmup -1"},
       {[](auto& o) { o.warmup = ""; }, "--warmup "},
-      {[](auto& o) { o.with = {"compile"}; }, "--with compile"},
+      {[](auto& o) { o.with = {"recompute"}; }, "--with recompute"},
+      {[](auto& o) {
+         o.with = {"compile"};
+         o.stock_compile = "full";
+       },
+       "--with compile and --stock-compile full"},
       {[](auto& o) { o.with = o.without = {"accl"}; }, "--with accl and --without accl"},
       {[](auto& o) { o.with = {"speed"}; }, "`speed` is no part"},
       {[](auto& o) { o.without = {"sped"}; }, "`sped` is no part"},
@@ -61,8 +66,8 @@ TEST(Options, ImpossibleValuesAreNamed) {
   }
 }
 
-TEST(Options, WithAcclIsFine) {
-  EXPECT_EQ(complaint([](auto& o) { o.with = {"accl"}; }), "");
+TEST(Options, WithAcclAndCompileIsFine) {
+  EXPECT_EQ(complaint([](auto& o) { o.with = {"accl", "compile"}; }), "");
 }
 
 TEST(Options, WithoutAPartThatIsNotThereYetIsFine) {
