@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ljtrain import patches
 from ljtrain.trace_families import LAYERS, Family, Sizes
-from ljtrain.trace_record import Event, Recorder, Storage, add_in_place
+from ljtrain.trace_record import Event, Recorder, Storage, add_in_place, address
 
 PRECISIONS = ("bf16", "bf16_autocast", "autocast", "fp32")
 MODES = ("eager", "checkpointed")
@@ -49,6 +49,7 @@ class Record:
     parameters: dict[str, list[Parameter]]  # by segment: prologue, layer, epilogue
     gradients: dict[int, tuple[str, int]]  # storage to segment and ordinal of its parameter
     casts: set[int]  # storages that are casts of parameters
+    addresses: dict[int, tuple[str, int]]  # parameter's storage to segment and ordinal
 
 
 def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
@@ -177,6 +178,7 @@ def _marks(parts: dict[str, Any], recorder: Recorder) -> list[Any]:
 def _collect(recorder: Recorder, model: Any, parts: dict[str, Any], sizes: Sizes) -> Record:
     segments = _segments_of_parameters(model, parts)
     gradients: dict[int, tuple[str, int]] = {}
+    addresses: dict[int, tuple[str, int]] = {}
     listed: dict[str, list[Parameter]] = {}
     for segment, named in segments.items():
         listed[segment] = [
@@ -184,6 +186,7 @@ def _collect(recorder: Recorder, model: Any, parts: dict[str, Any], sizes: Sizes
             for name, parameter in named
         ]
         for ordinal, (_, parameter) in enumerate(named):
+            addresses[address(parameter)] = (segment, ordinal)
             if parameter.grad is not None:
                 number = recorder.number(parameter.grad)
                 if number:
@@ -200,6 +203,7 @@ def _collect(recorder: Recorder, model: Any, parts: dict[str, Any], sizes: Sizes
         parameters=listed,
         gradients=gradients,
         casts=casts,
+        addresses=addresses,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ljtrain.trace_expressions import Expression, Solver
 from ljtrain.trace_families import LAYERS
 from ljtrain.trace_model import Record
-from ljtrain.trace_record import Call, Event, Mark
+from ljtrain.trace_record import RECOMPUTED, Call, Event, Mark, Read
 
 MIDDLE = LAYERS // 2
 AUTOCAST_ENDS = 0  # an event that frees every cast of a parameter that nothing else frees
@@ -26,6 +26,7 @@ class Segment:
     forward: list[Event] = field(default_factory=list)
     backward: list[Event] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)
+    recomputed: int = 0  # leading events of backward that belong to a recomputed forward
 
 
 def split(record: Record) -> dict[str, Segment]:
@@ -39,6 +40,9 @@ def split(record: Record) -> dict[str, Segment]:
     first = f"backward layer {LAYERS - 1}"
     segments["epilogue"].backward = _between(backward, "backward", first)
     segments["layer"].backward = _between(
+        backward, f"backward layer {MIDDLE}", f"backward layer {MIDDLE - 1}"
+    )
+    segments["layer"].recomputed = _recomputed(
         backward, f"backward layer {MIDDLE}", f"backward layer {MIDDLE - 1}"
     )
     segments["prologue"].backward = _between(backward, "backward prologue", "end")
@@ -77,6 +81,18 @@ def _between(events: list[Event], begin: str, end: str | None) -> list[Event]:
     start = names.index(begin)
     stop = len(events) if end is None else names.index(end, start)
     return [event for event in events[start:stop] if not isinstance(event, Mark)]
+
+
+def _recomputed(events: list[Event], begin: str, end: str) -> int:
+    """Allocations and frees up to the end of a recomputed forward, its own frees included."""
+    start = next(i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == begin)
+    stop = next(i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == end)
+    window = events[start:stop]
+    last = max((i for i, event in enumerate(window) if event is RECOMPUTED), default=-1) + 1
+    if last:
+        while isinstance(window[last], int) and window[last] < 0:  # type: ignore[operator]
+            last += 1
+    return sum(isinstance(event, int) for event in window[:last])
 
 
 def _from_first_allocation(events: list[Event]) -> list[Event]:
@@ -189,8 +205,24 @@ def describe(
         "forward": _indexed(segments[0].forward, index),
         "backward": _indexed(segments[0].backward, index),
         "work": _work(segments, solver),
-        "parameters": _parameters(name.split(":")[0], records, solver),
+        "parameters": _parameters(name, records, solver),
+        "uses": _uses(name, records[0], segments[0]),
+        **({"recompute_events": segments[0].recomputed} if segments[0].recomputed else {}),
     }
+
+
+def _uses(name: str, record: Record, segment: Segment) -> list[list[int]]:
+    """[parameter, index into forward]: the event before which each parameter is first read."""
+    first: dict[int, int] = {}
+    position = 0
+    for event in segment.forward:
+        if isinstance(event, int):
+            position += 1
+        elif isinstance(event, Read) and event.address in record.addresses:
+            owner, ordinal = record.addresses[event.address]
+            if owner == name:
+                first.setdefault(ordinal, position)
+    return [[ordinal, at] for ordinal, at in first.items()]
 
 
 def _aligned(name: str, segments: Sequence[Segment]) -> list[tuple[int, ...]]:
@@ -273,7 +305,7 @@ def _flops(calls: Sequence[Call], solver: Solver) -> Expression:
     if "scaled_dot_product" in operator:
         query = size(0, 0) * size(0, 1) * size(0, 2)
         products = query * size(1, 2) * (size(0, 3) + size(2, 3)) * 2
-        return products.halved() if calls[0].arguments["causal"] else products
+        return products.halved() if calls[0].causal else products
     return solver.product([call.outputs[0][0] for call in calls]) if calls[0].outputs else Expression()
 
 

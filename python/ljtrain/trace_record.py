@@ -8,8 +8,8 @@ segments (prologue, layers, epilogue) of forward and backward.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ class Call:
     operator: str
     inputs: list[tuple[tuple[int, ...], int]]  # shape, bytes an element
     outputs: list[tuple[tuple[int, ...], int]]
-    arguments: dict[str, Any] = field(default_factory=dict)
+    causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,18 @@ class Mark:
     storage: int | None = None
 
 
-# +i: storage i allocated, -i: freed (from 1), a Mark or a Call between them.
-Event = int | Mark | Call
+RECOMPUTED = Mark("recomputed")  # the operator before ran in a recomputed forward
+
+
+@dataclass(frozen=True)
+class Read:
+    """An operator is about to read a parameter, given by its storage's address."""
+
+    address: int
+
+
+# +i: storage i allocated, -i: freed (from 1); the others stand between them.
+Event = int | Mark | Call | Read
 
 
 class Recorder(TorchDispatchMode):
@@ -68,7 +78,7 @@ class Recorder(TorchDispatchMode):
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """What exists before the step: parameters and buffers."""
         for tensor in tensors:
-            self._identities[_address(tensor)] = 0
+            self._identities[address(tensor)] = 0
 
     def mark(self, name: str, tensor: torch.Tensor | None = None) -> None:
         self.events.append(Mark(name, None if tensor is None else self.number(tensor)))
@@ -76,7 +86,7 @@ class Recorder(TorchDispatchMode):
             self._in_backward = True
 
     def number(self, tensor: torch.Tensor) -> int | None:
-        return self._identities.get(_address(tensor))
+        return self._identities.get(address(tensor))
 
     # ---- from PyTorch ----
 
@@ -86,18 +96,21 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         before = len(self.storages)
         accumulates = self._accumulates(function)
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not self._in_backward:
+            self.events += [Read(address(i)) for i in inputs if self.number(i) == 0]
         result = function(*args, **kwargs)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         name = str(function.name()).replace("::", ".")
         for output in outputs:
             self._see(output, name, inputs, accumulates)
         for extra in trace_kernels.temporaries(name, args, kwargs, outputs):
             self._temporary(extra)
         if len(self.storages) > before or function._schema.is_mutable:
-            self.events.append(
-                Call(name, _shapes(inputs), _shapes(outputs), {"causal": _causal(name, function, args, kwargs)})
-            )
+            causal = _causal(name, function, args, kwargs)
+            self.events.append(Call(name, _shapes(inputs), _shapes(outputs), causal))
+        if self._in_backward and torch.is_grad_enabled():
+            self.events.append(RECOMPUTED)
         return result
 
     def _accumulates(self, function: Any) -> bool:
@@ -116,14 +129,14 @@ class Recorder(TorchDispatchMode):
     def _see(
         self, tensor: torch.Tensor, name: str, inputs: list[torch.Tensor], accumulates: bool
     ) -> None:
-        address = _address(tensor)
-        if address in self._identities:
+        at = address(tensor)
+        if at in self._identities:
             return
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0:
             return
         number = len(self.storages) + 1
-        self._identities[address] = number
+        self._identities[at] = number
         self.storages[number] = Storage(
             shape=tuple(tensor.shape),
             item_bytes=tensor.element_size(),
@@ -133,11 +146,11 @@ class Recorder(TorchDispatchMode):
             in_place_of=self.number(inputs[0]) if accumulates else None,
         )
         self.events.append(number)
-        weakref.finalize(storage, self._free, address, number).atexit = False
+        weakref.finalize(storage, self._free, at, number).atexit = False
 
-    def _free(self, address: int, number: int) -> None:
-        if self._identities.get(address) == number:
-            del self._identities[address]
+    def _free(self, at: int, number: int) -> None:
+        if self._identities.get(at) == number:
+            del self._identities[at]
         self.events.append(-number)
 
     def _temporary(self, extra: trace_kernels.Temporary) -> None:
@@ -151,7 +164,8 @@ class Recorder(TorchDispatchMode):
         self.events += [number, -number]
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address(tensor: torch.Tensor) -> int:
+    """What views of one storage have in common."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -192,11 +206,12 @@ def add_in_place(events: list[Event], storages: dict[int, Storage]) -> list[Even
 
 
 def _freed_at_once(events: list[Event], position: int, number: int) -> int | None:
-    for later in range(position + 1, len(events)):
+    """Where `number` is freed by what follows the addition at `position` (its Call is next)."""
+    for later in range(position + 2, len(events)):
         event = events[later]
         if event == -number:
             return later
-        if isinstance(event, Mark) or (isinstance(event, int) and event > 0):
+        if not isinstance(event, int) or event > 0:
             return None
     return None
 
@@ -210,4 +225,3 @@ def _rename(event: Event, renamed: dict[int, int]) -> Event:
     return event
 
 
-Hook = Callable[..., Any]

@@ -54,7 +54,10 @@ class Expression {
   double evaluate(const Sizes& sizes) const;
   // The canonical text; parse(text()) is the same expression.
   std::string text() const;
-  bool empty() const { return terms_.empty(); }
+  // Factors of the longest term: 2 for a matrix.
+  std::size_t degree() const;
+  // True when a term has the symbol of this number.
+  bool depends_on(std::size_t symbol) const;
 
   bool operator==(const Expression&) const = default;
 

@@ -72,6 +72,8 @@ struct OperatorCost {
   bool saved_by_autograd = false;  // whether kNone keeps any of them too
 };
 
+class PreparedModel;
+
 // Sizes put into a profile once, for many policies. predict() of a model of 126 layers takes well
 // under a millisecond.
 class Predictor {
@@ -98,8 +100,7 @@ class Predictor {
   double trainable_parameters() const;
 
  private:
-  struct Prepared;
-  std::unique_ptr<const Prepared> prepared_;
+  std::unique_ptr<const PreparedModel> prepared_;
 };
 
 // Predictor(profile, shape, setup).predict(policy).

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -65,7 +66,13 @@ struct Segment {
   std::vector<int> backward;
   std::vector<Work> work;                  // of the forward, in order
   std::vector<ParameterShape> parameters;  // in the order of the modules
-  std::string assumption;                  // "" or what data-dependent parts were traced with
+  // Of a checkpointed variant: how many of the first events of `backward` belong to the forward
+  // that is computed again; -1: not recorded.
+  int recompute_events = -1;
+  // {number of a parameter, index into `forward` of the event before which it is first read};
+  // empty: not recorded.
+  std::vector<std::pair<int, int>> uses;
+  std::string assumption;  // "" or what data-dependent parts were traced with
 };
 
 struct Variant {

@@ -1,0 +1,167 @@
+// FSDP2 (PyTorch 2.13: torch/distributed/fsdp/_fully_shard) as accelerate 1.15 sets it up: the
+// embedding, each layer, and norm with head are groups; fp32 shards, bf16 gathered and reduced. The
+// group of norm and head stays whole from forward to backward.
+#include <algorithm>
+
+#include "engine.h"
+
+namespace ljtrain::recompute {
+namespace {
+
+class Fsdp2 final : public EngineMemory {
+ public:
+  explicit Fsdp2(const PreparedModel& model) : EngineMemory(model) {
+    groups_.resize(model.segments());
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      for (int number : parameters().of_segment[i]) {
+        if (parameter(number).segment == static_cast<int>(i)) {
+          groups_[i].shard += share(number);
+          groups_[i].trainable_shard += parameter(number).trainable ? share(number) : 0;
+        }
+      }
+    }
+  }
+
+  ComponentBytes static_state() const override {
+    ComponentBytes bytes{};
+    auto at = [&bytes](Component component) -> double& {
+      return bytes[static_cast<std::size_t>(component)];
+    };
+    at(Component::kWeights) = knobs().fsdp_parameter_bytes * shares(false);
+    at(Component::kOptimizer) = optimizer_state(model().setup().optimizer_bytes_per_parameter *
+                                                shares(true));
+    return bytes;
+  }
+
+  void begin_micro_step(Ledger& ledger, const std::vector<int>& schedule, bool first,
+                        bool last) override {
+    EngineMemory::begin_micro_step(ledger, schedule, first, last);
+  }
+
+  void enter(Ledger& ledger, std::size_t segment, Phase phase) override {
+    Group& group = groups_[segment];
+    gather(ledger, group);
+    unshard(ledger, group, phase);
+    if (phase == Phase::kBackward && segment > 0) {
+      gather(ledger, groups_[segment - 1]);  // while this one computes
+    }
+  }
+
+  void leave(Ledger& ledger, std::size_t segment, Phase phase) override {
+    bool tail = segment + 1 == groups_.size();
+    if (phase == Phase::kForward) {
+      if (knobs().reshard_after_forward && !tail) {
+        reshard(ledger, groups_[segment]);
+      }
+      return;
+    }
+    reshard(ledger, groups_[segment]);
+    reduce(ledger, groups_[segment]);
+  }
+
+  void gradient(Ledger& /*ledger*/, int number, double bytes) override {
+    groups_[static_cast<std::size_t>(parameter(number).segment)].gradients += bytes;
+  }
+
+  void end_backward(Ledger& ledger) override {
+    for (Group& group : groups_) {
+      reshard(ledger, group);
+    }
+    ledger.settle(Component::kCommunication, 0);
+    reduce_input_ = 0;
+    gathered_before_ = 0;
+  }
+
+  void optimizer_step(Ledger& ledger) override { ledger.settle(Component::kGradients, 0); }
+
+ private:
+  struct Group {
+    double shard = 0;  // elements of a rank
+    double trainable_shard = 0;
+    double gathered = 0;   // bytes of the all-gather's output that waits to be copied out
+    double unsharded = 0;  // bytes
+    double gradients = 0;  // bytes, not reduced yet
+    bool in_flight = false;
+  };
+
+  double whole(const Group& group) const { return kBf16Bytes * group.shard * ranks(); }
+
+  // foreach_all_gather: the shard is cast to bf16, copied into its place and gathered around it.
+  void gather(Ledger& ledger, Group& group) {
+    if (group.unsharded > 0 || group.in_flight || group.shard == 0) {
+      return;
+    }
+    group.in_flight = true;
+    if (ranks() > 1) {
+      group.gathered = whole(group);
+      double cast = knobs().fsdp_parameter_bytes > kBf16Bytes ? kBf16Bytes * group.shard : 0;
+      ledger.allocate(Component::kCommunication, cast);
+      ledger.allocate(Component::kCommunication, group.gathered);
+      communicate(ledger, group.gathered);
+      ledger.free(Component::kCommunication, cast);
+    }
+  }
+
+  // wait_for_unshard: copied out into the parameters. In forward the all-gather's output lives on
+  // until the next group is copied out.
+  void unshard(Ledger& ledger, Group& group, Phase phase) {
+    if (!group.in_flight) {
+      return;
+    }
+    group.in_flight = false;
+    if (phase == Phase::kForward) {
+      ledger.free(Component::kCommunication, gathered_before_);
+      gathered_before_ = 0;
+    }
+    group.unsharded = whole(group);
+    ledger.allocate(Component::kWeights, group.unsharded);
+    if (phase == Phase::kForward) {
+      gathered_before_ = group.gathered;
+    } else {
+      ledger.free(Component::kCommunication, group.gathered);
+    }
+    group.gathered = 0;
+  }
+
+  void reshard(Ledger& ledger, Group& group) {
+    ledger.free(Component::kWeights, group.unsharded);
+    group.unsharded = 0;
+  }
+
+  // foreach_reduce: copied into one buffer, which lives until the next group's reduction; the
+  // result is cast to the precision of the shards.
+  void reduce(Ledger& ledger, Group& group) {
+    ledger.free(Component::kCommunication, reduce_input_);
+    reduce_input_ = 0;
+    if (group.gradients == 0) {
+      return;
+    }
+    double elements = group.trainable_shard;
+    reduce_input_ = knobs().fsdp_reduce_bytes * elements * ranks();
+    ledger.allocate(Component::kCommunication, reduce_input_);
+    ledger.free(Component::kGradients, group.gradients);
+    group.gradients = 0;
+    double output = knobs().fsdp_reduce_bytes * elements;
+    ledger.allocate(Component::kCommunication, output);
+    if (ranks() > 1) {
+      communicate(ledger, reduce_input_);
+    }
+    ledger.allocate(Component::kGradients, knobs().fsdp_parameter_bytes * elements);
+    ledger.free(Component::kCommunication, output);
+    if (!first_micro_step()) {  // added to the one that is there
+      ledger.free(Component::kGradients, knobs().fsdp_parameter_bytes * elements);
+    }
+  }
+
+  std::vector<Group> groups_;
+  double gathered_before_ = 0;
+  double reduce_input_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineMemory> make_fsdp2(const PreparedModel& model) {
+  return std::make_unique<Fsdp2>(model);
+}
+
+}  // namespace ljtrain::recompute

@@ -1,0 +1,508 @@
+#include "prepared.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string_view>
+
+#include "base/errors.h"
+
+namespace ljtrain::recompute {
+namespace {
+
+constexpr std::size_t kSymbolMicroBatch = 0;
+constexpr std::size_t kSymbolSeq = 1;
+constexpr std::size_t kSymbolVocab = 7;
+// Tokens that a fused head and loss work on at a time: PyTorch's linear_cross_entropy, fast setting.
+constexpr std::int64_t kFusedLossChunk = 256;
+constexpr double kCudaBlock = 512;
+constexpr double kTokenNumberBytes = 8;
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
+constexpr std::size_t kMostLayers = 10'000;
+constexpr std::int64_t kMostRanks = 1'000'000;
+
+// transformers' Trainer gives weight decay to all but norms and biases: two parameter groups.
+bool decays(std::string_view name) {
+  return name.find("norm") == std::string_view::npos && !name.ends_with("bias") &&
+         name.find("ln_") == std::string_view::npos && name.find("LayerNorm") == std::string_view::npos;
+}
+
+std::string_view module_of(std::string_view parameter) {
+  std::size_t dot = parameter.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : parameter.substr(0, dot);
+}
+
+// Operators that read a matrix of parameters.
+bool reads_matrix(std::string_view name) {
+  return name.find("mm") != std::string_view::npos ||
+         name.find("linear") != std::string_view::npos ||
+         name.find("embedding") != std::string_view::npos;
+}
+
+Component component_of(Role role, Component saved, Component transient) {
+  switch (role) {
+    case Role::kInput:
+    case Role::kOutput:
+      return Component::kLayerInputs;
+    case Role::kOutputGradient:
+    case Role::kInputGradient:
+      return Component::kWorkingSet;
+    case Role::kWeightGradient:
+      return Component::kGradients;
+    case Role::kWeightCast:
+      return Component::kWeights;
+    case Role::kShared:
+      return Component::kActivations;
+    case Role::kActivation:
+      return saved;
+    case Role::kTemporary:
+      return transient;
+  }
+  return transient;
+}
+
+// Where in `events` (its first `end` entries) each module is first read: as recorded, else by
+// matching matrices to the operators that read one, else in equal steps.
+std::vector<std::size_t> first_uses(const Segment& segment, const std::vector<int>& events,
+                                    std::size_t end,
+                                    const std::vector<std::vector<int>>& modules) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (events[i] > 0 &&
+        reads_matrix(segment.tensors[static_cast<std::size_t>(events[i]) - 1].operator_name)) {
+      places.push_back(i);
+    }
+  }
+  std::vector<std::size_t> matrices;
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    bool matrix = std::ranges::any_of(modules[m], [&](int parameter) {
+      return segment.parameters[static_cast<std::size_t>(parameter)].elements.degree() > 1;
+    });
+    if (matrix) {
+      matrices.push_back(m);
+    }
+  }
+  std::vector<std::size_t> uses(modules.size(), 0);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    uses[matrices[i]] = places.size() == matrices.size() ? places[i] : end * i / matrices.size();
+  }
+  return uses;
+}
+
+// The same for the forward, where the trace may have recorded it.
+std::vector<std::size_t> forward_uses(const Segment& segment,
+                                      const std::vector<std::vector<int>>& modules) {
+  std::vector<std::size_t> uses =
+      first_uses(segment, segment.forward, segment.forward.size(), modules);
+  if (segment.uses.empty()) {
+    return uses;
+  }
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    std::size_t first = segment.forward.size();
+    bool found = false;
+    for (const auto& [parameter, event] : segment.uses) {
+      if (std::ranges::find(modules[m], parameter) != modules[m].end()) {
+        first = std::min(first, static_cast<std::size_t>(event));
+        found = true;
+      }
+    }
+    if (found) {
+      uses[m] = first;
+    }
+  }
+  return uses;
+}
+
+// Where a module is read and where it has been.
+struct Span {
+  std::size_t begin;
+  std::size_t end;
+  int module;
+};
+
+// Modules in the order of their first use, each until the next one's.
+std::vector<Span> spans_in_order(const std::vector<std::size_t>& uses, std::size_t end) {
+  std::vector<Span> spans;
+  for (std::size_t m = 0; m < uses.size(); ++m) {
+    spans.push_back({.begin = uses[m], .end = end, .module = static_cast<int>(m)});
+  }
+  std::ranges::stable_sort(spans, {}, &Span::begin);
+  for (std::size_t i = 0; i + 1 < spans.size(); ++i) {
+    spans[i].end = spans[i + 1].begin;
+  }
+  return spans;
+}
+
+// In backward a module is read where its first gradient is made; one without gradients (frozen)
+// where its successor in forward order was.
+std::vector<Span> backward_spans(const Segment& segment, std::size_t start,
+                                 const std::vector<std::vector<int>>& modules,
+                                 const std::vector<std::size_t>& forward) {
+  std::vector<Span> order = spans_in_order(forward, segment.forward.size());
+  std::ranges::reverse(order);
+  std::vector<Span> spans;
+  std::size_t place = start;
+  for (const Span& span : order) {
+    std::size_t first = segment.backward.size();
+    std::size_t last = 0;
+    for (std::size_t i = start; i < segment.backward.size(); ++i) {
+      int event = segment.backward[i];
+      if (event <= 0) {
+        continue;
+      }
+      int parameter = segment.tensors[static_cast<std::size_t>(event) - 1].parameter;
+      const std::vector<int>& own = modules[static_cast<std::size_t>(span.module)];
+      if (parameter >= 0 && std::ranges::find(own, parameter) != own.end()) {
+        first = std::min(first, i);
+        last = std::max(last, i + 1);
+      }
+    }
+    bool has_gradient = last > 0;
+    place = has_gradient ? first : place;
+    spans.push_back({.begin = place, .end = has_gradient ? last : place, .module = span.module});
+  }
+  std::ranges::stable_sort(spans, {}, &Span::begin);
+  return spans;
+}
+
+// Events and the uses of modules as one list.
+std::vector<PassItem> merge(const Segment& segment, const std::vector<int>& events,
+                            const std::vector<Span>& spans) {
+  std::vector<PassItem> items;
+  items.reserve(events.size() + 2 * spans.size());
+  std::size_t next = 0;
+  std::vector<const Span*> open;
+  for (std::size_t i = 0; i <= events.size(); ++i) {
+    std::erase_if(open, [&](const Span* span) {
+      bool ends = span->end <= i;
+      if (ends) {
+        items.push_back({PassItem::Kind::kDone, span->module});
+      }
+      return ends;
+    });
+    for (; next < spans.size() && spans[next].begin <= i; ++next) {
+      items.push_back({PassItem::Kind::kUse, spans[next].module});
+      if (spans[next].end <= i) {
+        items.push_back({PassItem::Kind::kDone, spans[next].module});
+      } else {
+        open.push_back(&spans[next]);
+      }
+    }
+    if (i < events.size()) {
+      int tensor = std::abs(events[i]) - 1;
+      bool gradient = segment.tensors[static_cast<std::size_t>(tensor)].role == Role::kWeightGradient;
+      PassItem::Kind allocation =
+          gradient ? PassItem::Kind::kGradient : PassItem::Kind::kAllocate;
+      items.push_back({events[i] > 0 ? allocation : PassItem::Kind::kFree, tensor});
+    }
+  }
+  return items;
+}
+
+void require_size(std::string_view name, std::int64_t value, std::int64_t least,
+                  std::int64_t most) {
+  if (value < least || value > most) {
+    throw base::user_error("{} is {}; give a whole number from {} to {}", name, value, least, most);
+  }
+}
+
+}  // namespace
+
+double rounded_bytes(double bytes, Platform platform) {
+  return platform == Platform::kCuda ? std::ceil(bytes / kCudaBlock) * kCudaBlock : bytes;
+}
+
+double Parameters::segment_elements(std::size_t segment, bool trainable_only) const {
+  double sum = 0;
+  for (int number : of_segment[segment]) {
+    const SizedParameter& parameter = all[static_cast<std::size_t>(number)];
+    bool own = parameter.segment == static_cast<int>(segment);
+    sum += own && (parameter.trainable || !trainable_only) ? parameter.elements : 0;
+  }
+  return sum;
+}
+
+std::vector<std::vector<int>> local_modules(const Segment& segment) {
+  std::vector<std::vector<int>> modules;
+  std::map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < segment.parameters.size(); ++i) {
+    auto [found, fresh] =
+        numbers.emplace(module_of(segment.parameters[i].name), modules.size());
+    if (fresh) {
+      modules.emplace_back();
+    }
+    modules[found->second].push_back(static_cast<int>(i));
+  }
+  return modules;
+}
+
+SizedSegment size_segment(const Segment& segment, const Sizes& sizes, const TrainingSetup& setup,
+                          Component saved, Component transient) {
+  SizedSegment sized;
+  Sizes chunk = sizes;
+  chunk.micro_batch = 1;
+  chunk.seq = std::min(kFusedLossChunk, sizes.micro_batch * sizes.seq);
+  std::vector<bool> freed(segment.tensors.size());
+  for (const std::vector<int>* events : {&segment.forward, &segment.backward}) {
+    for (int event : *events) {
+      if (event < 0) {
+        freed[static_cast<std::size_t>(-event) - 1] = true;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < segment.tensors.size(); ++i) {
+    const Tensor& tensor = segment.tensors[i];
+    bool per_token_logits = tensor.bytes.depends_on(kSymbolVocab) &&
+                            (tensor.bytes.depends_on(kSymbolSeq) ||
+                             tensor.bytes.depends_on(kSymbolMicroBatch));
+    const Sizes& used = setup.fused_loss && per_token_logits ? chunk : sizes;
+    double bytes = rounded_bytes(tensor.bytes.evaluate(used), setup.platform);
+    sized.tensors.push_back({.bytes = bytes,
+                             .component = component_of(tensor.role, saved, transient),
+                             .role = tensor.role,
+                             .parameter = tensor.parameter});
+    if (tensor.role == Role::kWeightCast && !freed[i]) {
+      sized.casts += bytes;
+    }
+  }
+  std::vector<std::vector<int>> modules = local_modules(segment);
+  std::vector<std::size_t> uses = forward_uses(segment, modules);
+  sized.forward = merge(segment, segment.forward, spans_in_order(uses, segment.forward.size()));
+  std::size_t recompute = static_cast<std::size_t>(std::max(0, segment.recompute_events));
+  std::vector<Span> spans = backward_spans(segment, recompute, modules, uses);
+  if (recompute > 0) {
+    std::vector<Span> again =
+        spans_in_order(first_uses(segment, segment.backward, recompute, modules), recompute);
+    spans.insert(spans.begin(), again.begin(), again.end());
+  }
+  sized.backward = merge(segment, segment.backward, spans);
+  return sized;
+}
+
+Segment keep_operators(const Segment& checkpointed,
+                       const std::set<std::string, std::less<>>& kept) {
+  Segment result = checkpointed;
+  // Outputs of kept operators in forward, by operator, in order.
+  std::map<std::string, std::vector<int>> outputs;
+  std::set<int> saved;
+  for (int event : checkpointed.forward) {
+    const Tensor& tensor = checkpointed.tensors[static_cast<std::size_t>(std::abs(event)) - 1];
+    if (event > 0 && kept.contains(tensor.operator_name) && tensor.role != Role::kOutput) {
+      outputs[tensor.operator_name].push_back(event);
+      saved.insert(event);
+      result.tensors[static_cast<std::size_t>(event) - 1].role = Role::kActivation;
+    }
+  }
+  std::erase_if(result.forward, [&](int event) { return event < 0 && saved.contains(-event); });
+  // The same outputs where backward computes them again are taken from what was kept.
+  std::map<int, int> taken;
+  std::map<std::string, std::size_t> next;
+  std::size_t end = checkpointed.recompute_events >= 0
+                        ? static_cast<std::size_t>(checkpointed.recompute_events)
+                        : checkpointed.backward.size();
+  for (std::size_t i = 0; i < end; ++i) {
+    int event = checkpointed.backward[i];
+    if (event <= 0) {
+      continue;
+    }
+    const Tensor& tensor = checkpointed.tensors[static_cast<std::size_t>(event) - 1];
+    auto found = outputs.find(tensor.operator_name);
+    std::size_t& number = next[tensor.operator_name];
+    if (found != outputs.end() && number < found->second.size() &&
+        checkpointed.tensors[static_cast<std::size_t>(found->second[number]) - 1].bytes ==
+            tensor.bytes) {
+      taken[event] = found->second[number++];
+    }
+  }
+  result.backward.clear();
+  int recompute = 0;
+  for (std::size_t i = 0; i < checkpointed.backward.size(); ++i) {
+    int event = checkpointed.backward[i];
+    auto found = taken.find(std::abs(event));
+    bool dropped = found != taken.end() && event > 0;
+    if (!dropped) {
+      result.backward.push_back(found == taken.end() ? event : -found->second);
+      recompute += static_cast<int>(i) < checkpointed.recompute_events ? 1 : 0;
+    }
+  }
+  // What was kept and is not computed again (the trace stops recomputing early) ends with the layer.
+  std::set<int> released;
+  for (const auto& [again, first] : taken) {
+    released.insert(first);
+  }
+  for (int tensor : saved) {
+    if (!released.contains(tensor)) {
+      result.backward.push_back(-tensor);
+    }
+  }
+  result.recompute_events = checkpointed.recompute_events < 0 ? -1 : recompute;
+  return result;
+}
+
+PreparedModel::PreparedModel(const Profile& profile, const ModelShape& shape,
+                             const TrainingSetup& setup)
+    : profile_(profile), shape_(shape), setup_(setup), sizes_(shape.sizes) {
+  require_size("the number of layers", std::ssize(shape.layers), 1, kMostLayers);
+  require_size("ranks", setup.ranks, 1, kMostRanks);
+  require_size("the micro-batch", setup.micro_batch, 1, kLargestSize);
+  require_size("the sequence length", setup.seq, 1, kLargestSize);
+  require_size("gradient accumulation", setup.gradient_accumulation, 1, kLargestSize);
+  sizes_.micro_batch = setup.micro_batch;
+  sizes_.seq = setup.seq;
+  if (sizes_.window > 0) {
+    sizes_.window = std::min(sizes_.window, setup.seq);
+  }
+  for (std::size_t symbol = 0; symbol < kSymbols; ++symbol) {
+    require_size(symbol_names()[symbol], size_of_symbol(sizes_, symbol), 0, kLargestSize);
+  }
+  choose_variants();
+  size_segments();
+  count_parameters();
+}
+
+void PreparedModel::choose_variants() {
+  auto find = [&](bool recomputed, bool compiled) {
+    Mode eager = recomputed ? Mode::kCheckpointed : Mode::kEager;
+    Mode fused = recomputed ? Mode::kCompiledCheckpointed : Mode::kCompiled;
+    return profile_.find(compiled ? fused : eager, setup_.precision, shape_.lora);
+  };
+  for (bool recomputed : {false, true}) {
+    const Variant* variant = find(recomputed, setup_.compiled);
+    if (variant == nullptr && setup_.compiled) {
+      variant = find(recomputed, false);
+      if (variant != nullptr) {
+        assumptions_.push_back(
+            fmt::format("{} has no compiled {}profile for {}: eager's is used", profile_.family,
+                        recomputed ? "recomputed " : "", precision_name(setup_.precision)));
+      }
+    }
+    if (variant == nullptr) {
+      throw base::user_error(
+          "the memory profile of {} has no {} variant for {}{}: trace it with `ljperf trace "
+          "--family {}`",
+          profile_.family, recomputed ? "checkpointed" : "eager",
+          precision_name(setup_.precision), shape_.lora ? " with LoRA" : "", profile_.family);
+    }
+    (recomputed ? checkpointed_ : eager_) = variant;
+  }
+  for (LayerKind kind : shape_.layers) {
+    traced_layer(kind, false);
+    traced_layer(kind, true);
+  }
+}
+
+const Segment& PreparedModel::traced_layer(LayerKind kind, bool recomputed) const {
+  const Variant& variant = recomputed ? *checkpointed_ : *eager_;
+  std::string name = "layer:" + std::string(layer_kind_name(kind));
+  auto found = variant.segments.find(name);
+  if (found == variant.segments.end()) {
+    throw base::user_error(
+        "the memory profile of {} has no segment {} ({}): trace it with `ljperf trace --family {}`",
+        profile_.family, name, mode_name(variant.mode), profile_.family);
+  }
+  return found->second;
+}
+
+void PreparedModel::size_segments() {
+  const Segment& before = eager_->segments.find("prologue")->second;
+  const Segment& after = eager_->segments.find("epilogue")->second;
+  prologue_ = size_segment(before, sizes_, setup_, Component::kActivations, Component::kWorkingSet);
+  epilogue_ = size_segment(after, sizes_, setup_, Component::kLogits, Component::kLogits);
+  for (SizedTensor& tensor : epilogue_.tensors) {
+    if (tensor.role == Role::kOutput) {
+      tensor.component = Component::kLogits;
+    }
+  }
+  for (std::size_t i = 0; i < prologue_.tensors.size(); ++i) {
+    SizedTensor& tensor = prologue_.tensors[i];
+    if (tensor.role == Role::kInput) {
+      tensor.component = Component::kActivations;
+      input_bytes_ += tensor.bytes;
+    }
+    if (tensor.role == Role::kOutput) {
+      holds_first_input_ = before.tensors[i].operator_name.find("embedding") != std::string::npos;
+    }
+  }
+  if (input_bytes_ == 0) {
+    input_bytes_ = 2 * kTokenNumberBytes * static_cast<double>(sizes_.micro_batch * sizes_.seq);
+  }
+  std::set<std::string> assumed;
+  for (LayerKind kind : shape_.layers) {
+    auto number = static_cast<std::size_t>(kind);
+    if (kept_[number].tensors.empty()) {
+      kept_[number] = size_segment(traced_layer(kind, false), sizes_, setup_,
+                                   Component::kActivations, Component::kWorkingSet);
+      recomputed_[number] = size_segment(traced_layer(kind, true), sizes_, setup_,
+                                         Component::kLayerInputs, Component::kWorkingSet);
+      const std::string& assumption = traced_layer(kind, false).assumption;
+      if (!assumption.empty() && assumed.insert(assumption).second) {
+        assumptions_.push_back(assumption);
+      }
+    }
+  }
+  if (setup_.fused_loss) {
+    assumptions_.push_back(
+        fmt::format("head and loss are fused, {} tokens at a time", kFusedLossChunk));
+  }
+}
+
+const SizedSegment& PreparedModel::layer(LayerKind kind, bool recomputed) const {
+  return (recomputed ? recomputed_ : kept_)[static_cast<std::size_t>(kind)];
+}
+
+SizedSegment PreparedModel::selected_layer(
+    LayerKind kind, const std::set<std::string, std::less<>>& kept) const {
+  return size_segment(keep_operators(traced_layer(kind, true), kept), sizes_, setup_,
+                      Component::kActivations, Component::kWorkingSet);
+}
+
+void PreparedModel::add_parameters(const Segment& segment, int number) {
+  std::vector<int> owned;
+  bool epilogue = number == static_cast<int>(segments()) - 1;
+  for (const ParameterShape& parameter : segment.parameters) {
+    bool head = epilogue && parameter.name.find("lm_head") != std::string::npos;
+    bool tied = head && shape_.tied_embeddings && parameter.name.ends_with("weight") &&
+                !parameters_.of_segment.front().empty();
+    if (tied) {
+      owned.push_back(parameters_.of_segment.front().front());
+      continue;
+    }
+    owned.push_back(static_cast<int>(parameters_.all.size()));
+    double elements = parameter.elements.evaluate(sizes_);
+    parameters_.all.push_back({.elements = elements,
+                               .trainable = parameter.trainable,
+                               .decays = decays(parameter.name),
+                               .segment = number});
+    parameters_.elements += elements;
+    parameters_.trainable += parameter.trainable ? elements : 0;
+  }
+  std::vector<int> modules;
+  for (const std::vector<int>& local : local_modules(segment)) {
+    Module module;
+    for (int parameter : local) {
+      int global = owned[static_cast<std::size_t>(parameter)];
+      module.parameters.push_back(global);
+      module.elements += parameters_.all[static_cast<std::size_t>(global)].elements;
+    }
+    modules.push_back(static_cast<int>(parameters_.modules.size()));
+    parameters_.modules.push_back(std::move(module));
+  }
+  parameters_.of_segment.push_back(std::move(owned));
+  parameters_.modules_of_segment.push_back(std::move(modules));
+}
+
+void PreparedModel::count_parameters() {
+  add_parameters(eager_->segments.find("prologue")->second, 0);
+  for (std::size_t i = 0; i < layers(); ++i) {
+    add_parameters(traced_layer(shape_.layers[i], false), static_cast<int>(i) + 1);
+  }
+  add_parameters(eager_->segments.find("epilogue")->second, static_cast<int>(layers()) + 1);
+  auto stated = static_cast<double>(shape_.parameters);
+  if (stated > 0 && std::abs(stated - parameters_.elements) > 0.001 * stated) {
+    assumptions_.push_back(
+        fmt::format("the profile counts {:.0f} parameters, the model's description {:.0f}",
+                    parameters_.elements, stated));
+  }
+}
+
+}  // namespace ljtrain::recompute
