@@ -16,8 +16,8 @@ class Replicated final : public EngineMemory {
       return bytes[static_cast<std::size_t>(component)];
     };
     at(Component::kWeights) = weight_bytes() * parameters().elements;
-    at(Component::kOptimizer) = optimizer_state(model().setup().optimizer_bytes_per_parameter *
-                                                parameters().trainable);
+    at(Component::kOptimizer) =
+        optimizer_state(model().setup().optimizer_bytes_per_parameter * parameters().trainable);
     if (model().setup().engine == Engine::kDdp) {
       at(Component::kCommunication) = weight_bytes() * parameters().trainable;
     }
@@ -26,8 +26,7 @@ class Replicated final : public EngineMemory {
 
   void gradient(Ledger& ledger, int /*parameter*/, double bytes) override {
     // Accumulated into the one that is there, or copied into DDP's bucket.
-    bool in_bucket =
-        model().setup().engine == Engine::kDdp && knobs().gradient_as_bucket_view;
+    bool in_bucket = model().setup().engine == Engine::kDdp && knobs().gradient_as_bucket_view;
     if (!first_micro_step() || in_bucket) {
       ledger.free(Component::kGradients, bytes);
     }

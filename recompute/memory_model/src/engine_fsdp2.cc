@@ -28,8 +28,8 @@ class Fsdp2 final : public EngineMemory {
       return bytes[static_cast<std::size_t>(component)];
     };
     at(Component::kWeights) = knobs().fsdp_parameter_bytes * shares(false);
-    at(Component::kOptimizer) = optimizer_state(model().setup().optimizer_bytes_per_parameter *
-                                                shares(true));
+    at(Component::kOptimizer) =
+        optimizer_state(model().setup().optimizer_bytes_per_parameter * shares(true));
     return bytes;
   }
 

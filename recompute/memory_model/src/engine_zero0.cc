@@ -24,8 +24,8 @@ class Zero0 final : public EngineMemory {
     };
     at(Component::kWeights) = kBf16Bytes * parameters().elements;
     at(Component::kMasterWeights) = optimizer_state(kFp32Bytes * parameters().trainable);
-    at(Component::kOptimizer) = optimizer_state(model().setup().optimizer_bytes_per_parameter *
-                                                parameters().trainable);
+    at(Component::kOptimizer) =
+        optimizer_state(model().setup().optimizer_bytes_per_parameter * parameters().trainable);
     return bytes;
   }
 

@@ -116,7 +116,8 @@ class Zero12 final : public EngineMemory {
     for (bool decays : {true, false}) {
       Group& group = groups_[decays ? 0 : 1];
       for (const SizedParameter& candidate : parameters().all) {
-        group.elements += candidate.trainable && candidate.decays == decays ? candidate.elements : 0;
+        group.elements +=
+            candidate.trainable && candidate.decays == decays ? candidate.elements : 0;
       }
       double alignment = 2 * ranks();
       group.partition = std::ceil(group.elements / alignment) * alignment / ranks();

@@ -138,8 +138,8 @@ class Zero3 final : public EngineMemory {
     bool persists = false;
     bool gathered = false;
     bool in_flight = false;
-    bool padded = false;  // lies in a buffer of padded size
-    int group = -1;                // of the prefetch it came with, while its flat buffer lives
+    bool padded = false;            // lies in a buffer of padded size
+    int group = -1;                 // of the prefetch it came with, while its flat buffer lives
     std::int64_t fetched_for = -1;  // the latest use that a fetch was for
   };
   struct Flat {
@@ -250,8 +250,8 @@ class Zero3 final : public EngineMemory {
     for (; unseen > 0; --unseen) {
       next_ahead();
     }
-    double room = std::min(knobs().max_live_parameters - live_elements_,
-                           knobs().prefetch_bucket_size);
+    double room =
+        std::min(knobs().max_live_parameters - live_elements_, knobs().prefetch_bucket_size);
     std::vector<int> wanted;
     double elements = 0;
     while (ahead_.use < schedule_->size() && elements < room) {
@@ -293,8 +293,8 @@ class Zero3 final : public EngineMemory {
     if (in_bucket_ + elements > knobs().reduce_bucket_size && in_bucket_ > 0) {
       reduce_bucket(ledger);
     }
-    bool copied = knobs().contiguous_gradients &&
-                  in_bucket_ + elements <= knobs().reduce_bucket_size;
+    bool copied =
+        knobs().contiguous_gradients && in_bucket_ + elements <= knobs().reduce_bucket_size;
     if (copied) {
       ledger.free(Component::kGradients, bytes);
     }

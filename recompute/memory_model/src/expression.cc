@@ -18,10 +18,9 @@ constexpr double kLargestCoefficient = 1e15;
 constexpr std::string_view kBetweenTerms = " + ";
 
 constexpr std::array<std::int64_t Sizes::*, kSymbols> kFields{
-    &Sizes::micro_batch, &Sizes::seq,       &Sizes::hidden,  &Sizes::ffn,
-    &Sizes::heads,       &Sizes::kv_heads,  &Sizes::head_dim, &Sizes::vocab,
-    &Sizes::experts,     &Sizes::top_k,     &Sizes::moe_ffn, &Sizes::shared_ffn,
-    &Sizes::lora_rank,   &Sizes::window,    &Sizes::positions};
+    &Sizes::micro_batch, &Sizes::seq,        &Sizes::hidden,    &Sizes::ffn,     &Sizes::heads,
+    &Sizes::kv_heads,    &Sizes::head_dim,   &Sizes::vocab,     &Sizes::experts, &Sizes::top_k,
+    &Sizes::moe_ffn,     &Sizes::shared_ffn, &Sizes::lora_rank, &Sizes::window,  &Sizes::positions};
 
 // Takes what comes before `separator`, or all, off the front of `text`.
 std::string_view take(std::string_view& text, std::string_view separator) {
@@ -35,8 +34,7 @@ std::string_view take(std::string_view& text, std::string_view separator) {
 std::string quoted(std::string_view text) {
   constexpr std::size_t kMost = 60;
   std::string shown(text.substr(0, kMost));
-  std::ranges::replace_if(
-      shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::ranges::replace_if(shown, [](char c) { return c < ' ' || c > '~'; }, '?');
   return fmt::format("\"{}{}\"", shown, text.size() > kMost ? "..." : "");
 }
 
@@ -138,8 +136,8 @@ bool Expression::depends_on(std::size_t symbol) const {
 std::string Expression::text() const {
   std::string text;
   for (const Term& term : terms_) {
-    text += fmt::format("{}{}", text.empty() ? std::string_view() : kBetweenTerms,
-                        term.coefficient);
+    text +=
+        fmt::format("{}{}", text.empty() ? std::string_view() : kBetweenTerms, term.coefficient);
     for (std::uint8_t symbol : term.factors) {
       text += fmt::format("*{}", symbol_names()[symbol]);
     }

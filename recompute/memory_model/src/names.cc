@@ -19,13 +19,14 @@ std::string_view name_in(const std::array<std::string_view, kCount>& names, Enum
 }  // namespace
 
 std::string_view mode_name(Mode mode) {
-  return name_in(std::array<std::string_view, 4>{"eager", "checkpointed", "compiled",
-                                                 "compiled_checkpointed"},
-                 mode);
+  return name_in(
+      std::array<std::string_view, 4>{"eager", "checkpointed", "compiled", "compiled_checkpointed"},
+      mode);
 }
 
 std::string_view precision_name(Precision precision) {
-  return name_in(std::array<std::string_view, 3>{"bf16", "autocast", "fp32"}, precision);
+  return name_in(std::array<std::string_view, 4>{"bf16", "autocast", "fp32", "bf16_autocast"},
+                 precision);
 }
 
 std::string_view layer_kind_name(LayerKind kind) {
@@ -52,8 +53,8 @@ std::string_view component_name(Component component) {
 }
 
 std::string_view phase_name(Phase phase) {
-  return name_in(
-      std::array<std::string_view, 4>{"forward", "backward", "reduction", "optimizer"}, phase);
+  return name_in(std::array<std::string_view, 4>{"forward", "backward", "reduction", "optimizer"},
+                 phase);
 }
 
 double total_bytes(const ComponentBytes& bytes) {
@@ -65,6 +66,18 @@ Policy Policy::first_recomputed(std::size_t layers, std::size_t recomputed) {
   policy.layers.assign(layers, LayerPolicy::kNone);
   std::fill_n(policy.layers.begin(), std::min(layers, recomputed), LayerPolicy::kFull);
   return policy;
+}
+
+Precision mixed_precision(Engine engine) {
+  switch (engine) {
+    case Engine::kSingle:
+    case Engine::kDdp:
+      return Precision::kAutocast;
+    case Engine::kFsdp2:
+      return Precision::kBf16Autocast;
+    default:
+      return Precision::kBf16;
+  }
 }
 
 EngineKnobs auto_knobs(std::int64_t hidden) {

@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t kSymbolMicroBatch = 0;
 constexpr std::size_t kSymbolSeq = 1;
 constexpr std::size_t kSymbolVocab = 7;
-// Tokens that a fused head and loss work on at a time: PyTorch's linear_cross_entropy, fast setting.
+// Tokens that a fused head and loss work on at a time: PyTorch's linear_cross_entropy, fast
+// setting.
 constexpr std::int64_t kFusedLossChunk = 256;
 constexpr double kCudaBlock = 512;
 constexpr double kTokenNumberBytes = 8;
@@ -24,7 +25,8 @@ constexpr std::int64_t kMostRanks = 1'000'000;
 // transformers' Trainer gives weight decay to all but norms and biases: two parameter groups.
 bool decays(std::string_view name) {
   return name.find("norm") == std::string_view::npos && !name.ends_with("bias") &&
-         name.find("ln_") == std::string_view::npos && name.find("LayerNorm") == std::string_view::npos;
+         name.find("ln_") == std::string_view::npos &&
+         name.find("LayerNorm") == std::string_view::npos;
 }
 
 std::string_view module_of(std::string_view parameter) {
@@ -56,6 +58,7 @@ Component component_of(Role role, Component saved, Component transient) {
     case Role::kActivation:
       return saved;
     case Role::kTemporary:
+    case Role::kHostTemporary:
       return transient;
   }
   return transient;
@@ -64,8 +67,7 @@ Component component_of(Role role, Component saved, Component transient) {
 // Where in `events` (its first `end` entries) each module is first read: as recorded, else by
 // matching matrices to the operators that read one, else in equal steps.
 std::vector<std::size_t> first_uses(const Segment& segment, const std::vector<int>& events,
-                                    std::size_t end,
-                                    const std::vector<std::vector<int>>& modules) {
+                                    std::size_t end, const std::vector<std::vector<int>>& modules) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < end; ++i) {
     if (events[i] > 0 &&
@@ -188,11 +190,13 @@ std::vector<PassItem> merge(const Segment& segment, const std::vector<int>& even
         open.push_back(&spans[next]);
       }
     }
-    if (i < events.size()) {
+    if (i < events.size() && events[i] == 0) {
+      items.push_back({PassItem::Kind::kAutocastEnds, 0});
+    } else if (i < events.size()) {
       int tensor = std::abs(events[i]) - 1;
-      bool gradient = segment.tensors[static_cast<std::size_t>(tensor)].role == Role::kWeightGradient;
-      PassItem::Kind allocation =
-          gradient ? PassItem::Kind::kGradient : PassItem::Kind::kAllocate;
+      bool gradient =
+          segment.tensors[static_cast<std::size_t>(tensor)].role == Role::kWeightGradient;
+      PassItem::Kind allocation = gradient ? PassItem::Kind::kGradient : PassItem::Kind::kAllocate;
       items.push_back({events[i] > 0 ? allocation : PassItem::Kind::kFree, tensor});
     }
   }
@@ -226,8 +230,7 @@ std::vector<std::vector<int>> local_modules(const Segment& segment) {
   std::vector<std::vector<int>> modules;
   std::map<std::string_view, std::size_t> numbers;
   for (std::size_t i = 0; i < segment.parameters.size(); ++i) {
-    auto [found, fresh] =
-        numbers.emplace(module_of(segment.parameters[i].name), modules.size());
+    auto [found, fresh] = numbers.emplace(module_of(segment.parameters[i].name), modules.size());
     if (fresh) {
       modules.emplace_back();
     }
@@ -252,11 +255,14 @@ SizedSegment size_segment(const Segment& segment, const Sizes& sizes, const Trai
   }
   for (std::size_t i = 0; i < segment.tensors.size(); ++i) {
     const Tensor& tensor = segment.tensors[i];
-    bool per_token_logits = tensor.bytes.depends_on(kSymbolVocab) &&
-                            (tensor.bytes.depends_on(kSymbolSeq) ||
-                             tensor.bytes.depends_on(kSymbolMicroBatch));
+    bool per_token_logits =
+        tensor.bytes.depends_on(kSymbolVocab) &&
+        (tensor.bytes.depends_on(kSymbolSeq) || tensor.bytes.depends_on(kSymbolMicroBatch));
     const Sizes& used = setup.fused_loss && per_token_logits ? chunk : sizes;
     double bytes = rounded_bytes(tensor.bytes.evaluate(used), setup.platform);
+    if (tensor.role == Role::kHostTemporary && setup.platform != Platform::kHost) {
+      bytes = 0;
+    }
     sized.tensors.push_back({.bytes = bytes,
                              .component = component_of(tensor.role, saved, transient),
                              .role = tensor.role,
@@ -325,7 +331,8 @@ Segment keep_operators(const Segment& checkpointed,
       recompute += static_cast<int>(i) < checkpointed.recompute_events ? 1 : 0;
     }
   }
-  // What was kept and is not computed again (the trace stops recomputing early) ends with the layer.
+  // What was kept and is not computed again (the trace stops recomputing early) ends with the
+  // layer.
   std::set<int> released;
   for (const auto& [again, first] : taken) {
     released.insert(first);
@@ -371,17 +378,17 @@ void PreparedModel::choose_variants() {
     if (variant == nullptr && setup_.compiled) {
       variant = find(recomputed, false);
       if (variant != nullptr) {
-        assumptions_.push_back(
-            fmt::format("{} has no compiled {}profile for {}: eager's is used", profile_.family,
-                        recomputed ? "recomputed " : "", precision_name(setup_.precision)));
+        assumptions_.push_back(fmt::format("{} has no compiled {}profile for {}: eager's is used",
+                                           profile_.family, recomputed ? "recomputed " : "",
+                                           precision_name(setup_.precision)));
       }
     }
     if (variant == nullptr) {
       throw base::user_error(
           "the memory profile of {} has no {} variant for {}{}: trace it with `ljperf trace "
           "--family {}`",
-          profile_.family, recomputed ? "checkpointed" : "eager",
-          precision_name(setup_.precision), shape_.lora ? " with LoRA" : "", profile_.family);
+          profile_.family, recomputed ? "checkpointed" : "eager", precision_name(setup_.precision),
+          shape_.lora ? " with LoRA" : "", profile_.family);
     }
     (recomputed ? checkpointed_ : eager_) = variant;
   }
@@ -403,8 +410,20 @@ const Segment& PreparedModel::traced_layer(LayerKind kind, bool recomputed) cons
   return found->second;
 }
 
+const Segment& PreparedModel::traced_prologue() const {
+  auto windowed = eager_->segments.find("prologue:window");
+  bool masks = windowed != eager_->segments.end() && sizes_.window > 0 &&
+               sizes_.window < sizes_.seq &&
+               std::ranges::any_of(
+                   shape_.layers,
+                   [](LayerKind kind) {
+                     return kind == LayerKind::kDenseWindow || kind == LayerKind::kMoeWindow;
+                   });
+  return masks ? windowed->second : eager_->segments.find("prologue")->second;
+}
+
 void PreparedModel::size_segments() {
-  const Segment& before = eager_->segments.find("prologue")->second;
+  const Segment& before = traced_prologue();
   const Segment& after = eager_->segments.find("epilogue")->second;
   prologue_ = size_segment(before, sizes_, setup_, Component::kActivations, Component::kWorkingSet);
   epilogue_ = size_segment(after, sizes_, setup_, Component::kLogits, Component::kLogits);
@@ -413,19 +432,13 @@ void PreparedModel::size_segments() {
       tensor.component = Component::kLogits;
     }
   }
-  for (std::size_t i = 0; i < prologue_.tensors.size(); ++i) {
-    SizedTensor& tensor = prologue_.tensors[i];
-    if (tensor.role == Role::kInput) {
-      tensor.component = Component::kActivations;
-      input_bytes_ += tensor.bytes;
-    }
+  for (const Tensor& tensor : before.tensors) {
     if (tensor.role == Role::kOutput) {
-      holds_first_input_ = before.tensors[i].operator_name.find("embedding") != std::string::npos;
+      holds_first_input_ = tensor.operator_name.find("embedding") != std::string::npos;
     }
   }
-  if (input_bytes_ == 0) {
-    input_bytes_ = 2 * kTokenNumberBytes * static_cast<double>(sizes_.micro_batch * sizes_.seq);
-  }
+  input_bytes_ = 2 * kTokenNumberBytes * static_cast<double>(sizes_.micro_batch) *
+                 static_cast<double>(sizes_.seq);
   std::set<std::string> assumed;
   for (LayerKind kind : shape_.layers) {
     auto number = static_cast<std::size_t>(kind);
@@ -450,8 +463,8 @@ const SizedSegment& PreparedModel::layer(LayerKind kind, bool recomputed) const 
   return (recomputed ? recomputed_ : kept_)[static_cast<std::size_t>(kind)];
 }
 
-SizedSegment PreparedModel::selected_layer(
-    LayerKind kind, const std::set<std::string, std::less<>>& kept) const {
+SizedSegment PreparedModel::selected_layer(LayerKind kind,
+                                           const std::set<std::string, std::less<>>& kept) const {
   return size_segment(keep_operators(traced_layer(kind, true), kept), sizes_, setup_,
                       Component::kActivations, Component::kWorkingSet);
 }
@@ -492,7 +505,7 @@ void PreparedModel::add_parameters(const Segment& segment, int number) {
 }
 
 void PreparedModel::count_parameters() {
-  add_parameters(eager_->segments.find("prologue")->second, 0);
+  add_parameters(traced_prologue(), 0);
   for (std::size_t i = 0; i < layers(); ++i) {
     add_parameters(traced_layer(shape_.layers[i], false), static_cast<int>(i) + 1);
   }

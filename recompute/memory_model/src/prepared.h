@@ -24,6 +24,7 @@ struct PassItem {
     kGradient,  // tensor `index`, a parameter's gradient, is ready for the engine
     kUse,       // module `index` (of the segment) is about to compute
     kDone,      // module `index` has computed
+    kAutocastEnds,
   };
   Kind kind;
   int index;
@@ -41,9 +42,7 @@ struct SizedSegment {
   std::vector<SizedTensor> tensors;
   std::vector<PassItem> forward;
   std::vector<PassItem> backward;
-  // Bytes of tensors that nothing frees: casts that end with the forward, and tables that end with
-  // the backward.
-  double casts = 0;
+  double casts = 0;  // bytes of casts that end with autocast
 };
 
 struct SizedParameter {
@@ -96,11 +95,11 @@ class PreparedModel {
   const SizedSegment& prologue() const { return prologue_; }
   const SizedSegment& epilogue() const { return epilogue_; }
   const SizedSegment& layer(LayerKind kind, bool recomputed) const;
-  SizedSegment selected_layer(LayerKind kind,
-                              const std::set<std::string, std::less<>>& kept) const;
+  SizedSegment selected_layer(LayerKind kind, const std::set<std::string, std::less<>>& kept) const;
   const Segment& traced_layer(LayerKind kind, bool recomputed) const;
 
  private:
+  const Segment& traced_prologue() const;
   void choose_variants();
   void size_segments();
   void count_parameters();
@@ -135,7 +134,6 @@ double rounded_bytes(double bytes, Platform platform);
 
 // The checkpointed segment with the outputs of `kept` operators kept in forward and not computed
 // again in backward.
-Segment keep_operators(const Segment& checkpointed,
-                       const std::set<std::string, std::less<>>& kept);
+Segment keep_operators(const Segment& checkpointed, const std::set<std::string, std::less<>>& kept);
 
 }  // namespace ljtrain::recompute

@@ -22,7 +22,7 @@ constexpr std::size_t kMostVariants = 64;
 constexpr std::size_t kMostSegments = 16;
 constexpr std::string_view kGradientRole = "weight_gradient:";
 
-constexpr std::array<std::pair<std::string_view, Role>, 8> kRoles{{
+constexpr std::array<std::pair<std::string_view, Role>, 9> kRoles{{
     {"input", Role::kInput},
     {"output", Role::kOutput},
     {"output_gradient", Role::kOutputGradient},
@@ -31,10 +31,12 @@ constexpr std::array<std::pair<std::string_view, Role>, 8> kRoles{{
     {"shared", Role::kShared},
     {"activation", Role::kActivation},
     {"temporary", Role::kTemporary},
+    {"host_temporary", Role::kHostTemporary},
 }};
 constexpr std::array kModes{Mode::kEager, Mode::kCheckpointed, Mode::kCompiled,
                             Mode::kCompiledCheckpointed};
-constexpr std::array kPrecisions{Precision::kBf16, Precision::kAutocast, Precision::kFp32};
+constexpr std::array kPrecisions{Precision::kBf16, Precision::kAutocast, Precision::kFp32,
+                                 Precision::kBf16Autocast};
 
 class ProfileReader {
  public:
@@ -113,8 +115,8 @@ class ProfileReader {
     read_parameters(segment, pointer / "parameters");
     read_tensors(segment, pointer / "tensors");
     read_work(segment, pointer / "work");
-    segment.forward = read_events(segment, pointer / "forward");
-    segment.backward = read_events(segment, pointer / "backward");
+    segment.forward = read_events(segment, pointer / "forward", true);
+    segment.backward = read_events(segment, pointer / "backward", false);
     check_events(segment, pointer);
     segment.recompute_events =
         optional_index(pointer / "recompute_events", segment.backward.size()).value_or(-1);
@@ -182,8 +184,7 @@ class ProfileReader {
     for (std::size_t i = 0; i < count; ++i) {
       Pointer entry = pointer / i;
       row_at(entry, 2, "[name, elements] or [name, elements, trainable]");
-      ParameterShape parameter{.name = string_at(entry / 0),
-                               .elements = expression_at(entry / 1)};
+      ParameterShape parameter{.name = string_at(entry / 0), .elements = expression_at(entry / 1)};
       if (at(entry).size() > 2) {
         if (!at(entry / 2).is_boolean()) {
           throw wrong(entry / 2, "true or false");
@@ -194,7 +195,8 @@ class ProfileReader {
     }
   }
 
-  std::vector<int> read_events(const Segment& segment, const Pointer& pointer) {
+  std::vector<int> read_events(const Segment& segment, const Pointer& pointer,
+                               bool may_end_autocast) {
     const Json& list = array_at(pointer, kMostEvents);
     std::vector<int> events;
     events.reserve(list.size());
@@ -203,8 +205,8 @@ class ProfileReader {
       bool fits = list[i].is_number_integer() &&
                   !(list[i].is_number_unsigned() &&
                     list[i].get<std::uint64_t>() > static_cast<std::uint64_t>(most));
-      std::int64_t number = fits ? list[i].get<std::int64_t>() : 0;
-      if (number == 0 || number > most || number < -most) {
+      std::int64_t number = fits ? list[i].get<std::int64_t>() : most + 1;
+      if (number > most || number < -most || (number == 0 && !may_end_autocast)) {
         throw wrong(pointer / i, "the number of a tensor, negative when it is freed");
       }
       events.push_back(static_cast<int>(number));
@@ -225,6 +227,9 @@ class ProfileReader {
          {std::pair{"forward", &segment.forward}, std::pair{"backward", &segment.backward}}) {
       for (std::size_t i = 0; i < events->size(); ++i) {
         int event = (*events)[i];
+        if (event == 0) {
+          continue;
+        }
         State& tensor = state[static_cast<std::size_t>(std::abs(event)) - 1];
         if (tensor != (event > 0 ? State::kNotYet : State::kAlive)) {
           throw wrong(pointer / name / i, event > 0 ? "a tensor that was not allocated before"
@@ -264,16 +269,17 @@ class ProfileReader {
     return value.get<int>();
   }
 
-  template <typename Names, typename Name>
-  auto one_of(const Pointer& pointer, const Names& values, Name name) const {
+  template <typename Value, std::size_t kCount>
+  Value one_of(const Pointer& pointer, const std::array<Value, kCount>& values,
+               std::string_view (*name)(Value)) const {
     std::string text = string_at(pointer);
-    for (auto value : values) {
+    for (Value value : values) {
       if (name(value) == text) {
         return value;
       }
     }
     std::string known;
-    for (auto value : values) {
+    for (Value value : values) {
       known += (known.empty() ? "" : ", ") + std::string(name(value));
     }
     throw wrong(pointer, "one of " + known);

@@ -20,9 +20,10 @@ inline constexpr std::int64_t kProfileSchemaVersion = 1;
 
 // How autograd and the compiler treated the layer when it was traced.
 enum class Mode : std::uint8_t { kEager, kCheckpointed, kCompiled, kCompiledCheckpointed };
-// bf16: parameters and arithmetic bf16 (DeepSpeed, FSDP2's mixed precision). autocast: fp32
-// parameters, arithmetic bf16 under autocast (DDP, one rank).
-enum class Precision : std::uint8_t { kBf16, kAutocast, kFp32 };
+// bf16: parameters and arithmetic bf16 (DeepSpeed). autocast: fp32 parameters, arithmetic bf16
+// under autocast (DDP, one rank). bf16_autocast: bf16 parameters under autocast, outputs converted
+// to fp32 (FSDP2 as accelerate sets it up).
+enum class Precision : std::uint8_t { kBf16, kAutocast, kFp32, kBf16Autocast };
 
 std::string_view mode_name(Mode mode);                 // as the JSON spells it
 std::string_view precision_name(Precision precision);  // as the JSON spells it
@@ -38,6 +39,7 @@ enum class Role : std::uint8_t {
   kShared,          // masks, rotary tables: to the step's end unless freed by an event
   kActivation,      // saved for backward
   kTemporary,
+  kHostTemporary,  // a buffer inside a kernel of hosts; devices have none
 };
 
 struct Tensor {
@@ -59,7 +61,8 @@ struct ParameterShape {
   bool trainable = true;
 };
 
-// Events are tensor numbers: n > 0 allocates tensor n (counted from 1), -n frees it.
+// Events are tensor numbers: n > 0 allocates tensor n (counted from 1), -n frees it. 0, in an
+// epilogue's forward: autocast ends, and with it all casts that no event frees.
 struct Segment {
   std::vector<Tensor> tensors;
   std::vector<int> forward;
@@ -79,7 +82,8 @@ struct Variant {
   Mode mode = Mode::kEager;
   Precision precision = Precision::kBf16;
   bool lora = false;
-  // "prologue", "layer:dense", "layer:dense_window", "layer:moe", "layer:moe_window", "epilogue".
+  // "prologue", "prologue:window" (with its mask: where a window is shorter than the sequence),
+  // "layer:dense", "layer:dense_window", "layer:moe", "layer:moe_window", "epilogue".
   std::map<std::string, Segment, std::less<>> segments;
 };
 

@@ -61,7 +61,14 @@ struct TrainingSetup {
   double optimizer_bytes_per_parameter = 8;
   // Of the optimizer's step: PyTorch's foreach implementation works on lists of temporaries.
   bool fused_optimizer = true;
+  // CUDA only. What context and libraries take; nullopt: a common figure, stated.
+  std::optional<double> framework_bytes;
+  // CUDA only. What the caching allocator reserves beyond what is allocated, as a share of it.
+  double fragmentation_fraction = 0.03;
 };
+
+// The precision in which an engine trains in bf16, as transformers and accelerate set it up.
+Precision mixed_precision(Engine engine);
 
 // The knobs that the Trainer fills in for "auto" under ZeRO-3 (transformers 5.24,
 // integrations/deepspeed.py): reduce bucket hidden^2, prefetch 0.9 hidden^2, persistence
