@@ -126,8 +126,18 @@ class Recorder:
         """Marks the start and end of every layer in both directions, and of backward."""
 
         def watch_layer(layer: Any, number: int) -> None:
-            layer.register_forward_pre_hook(lambda *_: self.mark(f"forward {number} begins"))
-            layer.register_forward_hook(lambda *_: self.mark(f"forward {number} ends"))
+            def begins(_: Any, inputs: tuple[Any, ...]) -> None:
+                self.mark(f"forward {number} begins")
+                if inputs[0].requires_grad:
+                    inputs[0].register_hook(lambda _: self.mark(f"backward {number} ends"))
+
+            def ends(_: Any, __: Any, output: Any) -> None:
+                self.mark(f"forward {number} ends")
+                hidden = output[0] if isinstance(output, tuple) else output
+                hidden.register_hook(lambda _: self.mark(f"backward {number} begins"))
+
+            layer.register_forward_pre_hook(begins)
+            layer.register_forward_hook(ends)
 
         for number, layer in enumerate(decoder_layers(trainer.model)):
             watch_layer(layer, number)

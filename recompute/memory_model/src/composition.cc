@@ -13,6 +13,9 @@ namespace {
 constexpr double kCudaContextBytes = 0.5 * 1024 * 1024 * 1024;
 constexpr double kNcclBytes = 0.4 * 1024 * 1024 * 1024;
 
+// Of the host's random generator: torch.utils.checkpoint keeps it for every recomputed region.
+constexpr double kGeneratorState = 5056;
+
 class Step {
  public:
   Step(const PreparedModel& model, const Policy& policy, EngineMemory& engine, Ledger& ledger)
@@ -45,8 +48,10 @@ class Step {
 
   void resolve(const Policy& policy) {
     segments_.push_back(&model_.prologue());
+    recomputed_.assign(model_.segments(), false);
     for (std::size_t i = 0; i < policy.layers.size(); ++i) {
       LayerKind kind = model_.shape().layers[i];
+      recomputed_[i + 1] = policy.layers[i] != LayerPolicy::kNone;
       if (policy.layers[i] == LayerPolicy::kSelected) {
         std::optional<SizedSegment>& selected = selected_[static_cast<std::size_t>(kind)];
         if (!selected.has_value()) {
@@ -130,6 +135,9 @@ class Step {
     if (is_leaf(segment)) {
       for_each_use(segment, items, [this](int module) { engine_.done(ledger_, module); });
     }
+    if (recomputed_[segment] && model_.setup().platform == Platform::kHost) {
+      ledger_.allocate(Component::kLayerInputs, forward ? kGeneratorState : -kGeneratorState);
+    }
     engine_.leave(ledger_, segment, phase);
     ledger_.end_pass();
   }
@@ -205,6 +213,7 @@ class Step {
   EngineMemory& engine_;
   Ledger& ledger_;
   std::vector<const SizedSegment*> segments_;
+  std::vector<bool> recomputed_;
   std::array<std::optional<SizedSegment>, 4> selected_;
   std::vector<int> schedule_;
   double held_input_ = 0;

@@ -39,11 +39,25 @@ class Fsdp2 final : public EngineMemory {
   }
 
   void enter(Ledger& ledger, std::size_t segment, Phase phase) override {
-    Group& group = groups_[segment];
-    gather(ledger, group);
-    unshard(ledger, group, phase);
-    if (phase == Phase::kBackward && segment > 0) {
-      gather(ledger, groups_[segment - 1]);  // while this one computes
+    bool tail = segment + 1 == groups_.size();
+    if (phase == Phase::kForward) {
+      gather(ledger, groups_[segment]);
+      unshard(ledger, groups_[segment], phase);
+    } else if (tail) {
+      // The root's forward has ended. Of its group, the loss comes before what the group's hook
+      // waits for, the gradient of the logits.
+      ledger.free(Component::kCommunication, gathered_before_);
+      gathered_before_ = 0;
+      awaits_logits_ = true;
+    } else {
+      begin_backward(ledger, segment);
+    }
+  }
+
+  void use(Ledger& ledger, int /*module*/) override {
+    if (awaits_logits_) {
+      awaits_logits_ = false;
+      begin_backward(ledger, groups_.size() - 1);
     }
   }
 
@@ -60,7 +74,12 @@ class Fsdp2 final : public EngineMemory {
   }
 
   void gradient(Ledger& /*ledger*/, int number, double bytes) override {
-    groups_[static_cast<std::size_t>(parameter(number).segment)].gradients += bytes;
+    Group& group = groups_[static_cast<std::size_t>(parameter(number).segment)];
+    group.gradients += bytes;
+    if (number >= group.last_parameter) {
+      group.last_parameter = number;
+      group.last_gradient = bytes;
+    }
   }
 
   void end_backward(Ledger& ledger) override {
@@ -81,10 +100,21 @@ class Fsdp2 final : public EngineMemory {
     double gathered = 0;   // bytes of the all-gather's output that waits to be copied out
     double unsharded = 0;  // bytes
     double gradients = 0;  // bytes, not reduced yet
+    // The gradient of the group's last parameter: foreach_reduce's loop variable keeps it alive.
+    int last_parameter = -1;
+    double last_gradient = 0;
     bool in_flight = false;
   };
 
   double whole(const Group& group) const { return kBf16Bytes * group.shard * ranks(); }
+
+  void begin_backward(Ledger& ledger, std::size_t segment) {
+    gather(ledger, groups_[segment]);
+    unshard(ledger, groups_[segment], Phase::kBackward);
+    if (segment > 0) {
+      gather(ledger, groups_[segment - 1]);  // while this one computes
+    }
+  }
 
   // foreach_all_gather: the shard is cast to bf16, copied into its place and gathered around it.
   void gather(Ledger& ledger, Group& group) {
@@ -139,23 +169,29 @@ class Fsdp2 final : public EngineMemory {
     double elements = group.trainable_shard;
     reduce_input_ = knobs().fsdp_reduce_bytes * elements * ranks();
     ledger.allocate(Component::kCommunication, reduce_input_);
-    ledger.free(Component::kGradients, group.gradients);
-    group.gradients = 0;
+    ledger.free(Component::kGradients, group.gradients - group.last_gradient);
     double output = knobs().fsdp_reduce_bytes * elements;
-    ledger.allocate(Component::kCommunication, output);
+    double reduced = knobs().fsdp_parameter_bytes * elements;
+    ledger.allocate(Component::kGradients, output);
     if (ranks() > 1) {
       communicate(ledger, reduce_input_);
     }
-    ledger.allocate(Component::kGradients, knobs().fsdp_parameter_bytes * elements);
-    ledger.free(Component::kCommunication, output);
-    if (!first_micro_step()) {  // added to the one that is there
-      ledger.free(Component::kGradients, knobs().fsdp_parameter_bytes * elements);
+    if (output != reduced) {
+      ledger.allocate(Component::kGradients, reduced);
+      ledger.free(Component::kGradients, output);
     }
+    ledger.free(Component::kGradients, group.last_gradient);
+    if (!first_micro_step()) {  // added to the one that is there
+      ledger.free(Component::kGradients, reduced);
+    }
+    group.gradients = 0;
+    group.last_parameter = -1;
   }
 
   std::vector<Group> groups_;
   double gathered_before_ = 0;
   double reduce_input_ = 0;
+  bool awaits_logits_ = false;
 };
 
 }  // namespace

@@ -28,7 +28,8 @@ Enumerator named(const std::string& text, std::initializer_list<Enumerator> valu
 }
 
 ModelShape read_shape(const Json& json) {
-  ModelShape shape{.family = json.at("family")};
+  ModelShape shape;
+  shape.family = json.at("family").get<std::string>();
   for (std::size_t symbol = 0; symbol < kSymbols; ++symbol) {
     set_size_of_symbol(shape.sizes, symbol,
                        json.at("sizes").value(std::string(symbol_names()[symbol]), 0));

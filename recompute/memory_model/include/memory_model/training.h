@@ -42,7 +42,7 @@ struct EngineKnobs {
   // FSDP2.
   bool reshard_after_forward = true;
   double fsdp_parameter_bytes = 4;  // of the shards kept: fp32 with MixedPrecisionPolicy(bf16)
-  double fsdp_reduce_bytes = 2;     // of what is reduced: bf16 in accelerate 1.15
+  double fsdp_reduce_bytes = 4;     // of what is reduced: fp32 in transformers and torchtitan
 };
 
 struct TrainingSetup {
