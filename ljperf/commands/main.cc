@@ -22,6 +22,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf benchmark --model fsdp/qwen3-8b --repeat 5 --json > result.json
   ljperf benchmark --config my-model/config.json --data corpus.txt --dry-run
   ljperf comm --peers mpi,gloo --check
+  ljperf plan --model llama3-8b --devices 8 --device-memory 80GiB
   ljperf models
 )";
 
@@ -87,6 +88,7 @@ int run(int argc, char** argv) {
   add_benchmark(app, context);
   add_comm(app, context);
   add_models(app, context);
+  add_plan(app, context);
   add_completion(app, context);
   try {
     app.parse(argc, argv);

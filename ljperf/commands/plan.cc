@@ -25,7 +25,8 @@ void add_subject_options(CLI::App& command, PlanOptions& options) {
   command.add_option("--config", options.config, "A Hugging Face config.json instead")
       ->group("Model");
   command
-      .add_option("--profile", options.profile, "Memory profile made by `ljperf trace`, if not shipped")
+      .add_option("--profile", options.profile,
+                  "Memory profile made by `ljperf trace`, if not shipped")
       ->group("Model");
   command.add_option("--seq", options.seq, "Tokens a sequence, the longest (default 8192)")
       ->group("Model");
@@ -46,6 +47,10 @@ void add_engine_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--deepspeed-config", options.deepspeed_config,
                   "DeepSpeed JSON: its stage, buckets and offloading")
+      ->group("Engine");
+  command
+      .add_option("--precision", options.precision,
+                  "bf16, bf16_autocast, autocast or fp32 (default: the engine's under bf16=True)")
       ->group("Engine");
   command.add_flag("--compile", options.compile, "torch.compile")->group("Engine");
   command

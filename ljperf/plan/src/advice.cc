@@ -48,8 +48,7 @@ void warn_of_zero3(const Subject& subject, const Answer& answer,
 // Names the largest component in words.
 std::string largest_part(const recompute::Prediction& prediction) {
   auto largest = std::ranges::max_element(prediction.peak_components);
-  auto component =
-      static_cast<Component>(largest - prediction.peak_components.begin());
+  auto component = static_cast<Component>(largest - prediction.peak_components.begin());
   std::string name(recompute::component_name(component));
   std::ranges::replace(name, '_', ' ');
   return fmt::format("{} with {}", name, base::format_bytes(*largest));

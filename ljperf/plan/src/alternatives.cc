@@ -59,6 +59,9 @@ TrainingSetup with_stage(const Subject& subject, int stage) {
   constexpr Engine kStages[] = {Engine::kZero0, Engine::kZero1, Engine::kZero2, Engine::kZero3};
   TrainingSetup setup = subject.setup;
   setup.engine = kStages[stage];
+  if (setup.precision == recompute::mixed_precision(subject.setup.engine)) {
+    setup.precision = recompute::mixed_precision(setup.engine);
+  }
   if (subject.settings_file.empty()) {
     setup.knobs = recommended_knobs(stage, subject.config.hidden_size);
     setup.knobs.offload_optimizer = subject.setup.knobs.offload_optimizer;
@@ -99,8 +102,7 @@ class Alternatives {
   std::vector<Alternative> take() { return std::move(found_); }
 
  private:
-  void add(std::string change, const TrainingSetup& setup,
-           const recompute::PlanRequest& request) {
+  void add(std::string change, const TrainingSetup& setup, const recompute::PlanRequest& request) {
     push(std::move(change), plan_of(subject_, setup, request));
   }
   void push(std::string change, const recompute::Plan& plan) {

@@ -31,8 +31,8 @@ struct Answer {
   std::string shortfall;  // what does not fit, and what is too large; "" when it fits
 };
 
-// Other ways to recompute, other ZeRO stages, the head's loss fused; where nothing fits, the changes
-// that make it fit, those that cost least first.
+// Other ways to recompute, other ZeRO stages, the head's loss fused; where nothing fits, the
+// changes that make it fit, those that cost least first.
 std::vector<Alternative> find_alternatives(const Subject& subject, const PlanOptions& options,
                                            const recompute::Plan& plan);
 std::int64_t largest_micro_batch(const Subject& subject, const PlanOptions& options);

@@ -87,7 +87,7 @@ OrderedJson to_json(const Subject& subject, const Answer& answer) {
           {"time_model", subject.time.describe()},
           {"optimality_gap", plan.gap()},
           {"alternatives", alternatives_json(subject, answer)},
-          {"shortfall", answer.shortfall.empty() ? OrderedJson(nullptr) : answer.shortfall},
+          {"shortfall", answer.shortfall.empty() ? OrderedJson(nullptr) : OrderedJson(answer.shortfall)},
           {"warnings", answer.warnings},
           {"assumptions", plan.prediction.assumptions},
           {"settings",

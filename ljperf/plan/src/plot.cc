@@ -102,8 +102,8 @@ std::string axis(const Scale& scale) {
         "<text x='{:.1f}' y='{:.1f}' class='tick'>{:g}</text>\n",
         kLeft, kLeft + kWidth, y, y, kLeft - 8, y + 4, gib);
   }
-  return svg + fmt::format("<text x='{:.1f}' y='{:.1f}' class='tick'>GiB</text>\n", kLeft - 8,
-                           kTop - 12);
+  return svg +
+         fmt::format("<text x='{:.1f}' y='{:.1f}' class='tick'>GiB</text>\n", kLeft - 8, kTop - 12);
 }
 
 std::string_view phase_title(Phase phase) {
@@ -238,12 +238,11 @@ std::string to_page(const Subject& subject, const Answer& answer) {
       "<line id='cursor' y1='{12:.0f}' y2='{13:.0f}' visibility='hidden'/>\n</svg>\n{14}"
       "<script>\nconst left = {15:.0f}, width = {16:.0f}, layers = {17}, moments = {18};\n{19}"
       "</script>\n</body></html>\n",
-      title, kStyle, escaped(describe_setup(subject)),
-      escaped(describe_policy(answer.plan.policy)), base::format_bytes(prediction.peak_bytes),
-      answer.plan.fits ? "it fits" : "it does not fit", kLeft + kWidth + 16, kTop + kHeight + 34,
-      axis(scale), bands(timeline, scale), phases(timeline, scale), limit_line(subject, scale),
-      kTop, kTop + kHeight, legend(prediction), kLeft, kWidth, subject.config.layer_count(),
-      moments(timeline), kScript);
+      title, kStyle, escaped(describe_setup(subject)), escaped(describe_policy(answer.plan.policy)),
+      base::format_bytes(prediction.peak_bytes), answer.plan.fits ? "it fits" : "it does not fit",
+      kLeft + kWidth + 16, kTop + kHeight + 34, axis(scale), bands(timeline, scale),
+      phases(timeline, scale), limit_line(subject, scale), kTop, kTop + kHeight, legend(prediction),
+      kLeft, kWidth, subject.config.layer_count(), moments(timeline), kScript);
 }
 
 }  // namespace ljtrain::ljperf

@@ -11,8 +11,8 @@ namespace {
 
 // A limit that not even an idle process fits in is a slip of the pen, not a model too large.
 void check_limit(const Subject& subject, const recompute::Prediction& prediction) {
-  double baseline = prediction.static_components[static_cast<std::size_t>(
-      recompute::Component::kFramework)];
+  double baseline =
+      prediction.static_components[static_cast<std::size_t>(recompute::Component::kFramework)];
   if (subject.limit.bytes <= baseline) {
     throw base::user_error(
         "the limit of {} ({}) is below what PyTorch itself takes on a rank, about {}; raise "

@@ -21,7 +21,8 @@ OrderedJson size(double value) { return static_cast<std::int64_t>(value); }
 OrderedJson deepspeed_json(const Subject& subject) {
   const recompute::EngineKnobs& knobs = subject.setup.knobs;
   int stage = static_cast<int>(subject.setup.engine) - static_cast<int>(Engine::kZero0);
-  OrderedJson zero{{"stage", stage}, {"overlap_comm", knobs.overlap_comm.value_or(true)},
+  OrderedJson zero{{"stage", stage},
+                   {"overlap_comm", knobs.overlap_comm.value_or(true)},
                    {"contiguous_gradients", knobs.contiguous_gradients}};
   if (stage == 3) {
     zero["reduce_bucket_size"] = "auto";
@@ -88,11 +89,12 @@ std::string python_of(const recompute::Policy& policy) {
     for (const std::string& name : policy.kept_operators) {
       operators.push_back("    " + operator_in_python(name) + ",\n");
     }
-    text = "import functools\nimport torch\nfrom torch.utils.checkpoint import checkpoint, "
-           "create_selective_checkpoint_contexts\n" +
-           text + fmt::format("keep = [\n{}]\n", fmt::join(operators, "")) +
-           "selected = functools.partial(checkpoint, use_reentrant=False, context_fn=\n"
-           "    functools.partial(create_selective_checkpoint_contexts, keep))\n";
+    text =
+        "import functools\nimport torch\nfrom torch.utils.checkpoint import checkpoint, "
+        "create_selective_checkpoint_contexts\n" +
+        text + fmt::format("keep = [\n{}]\n", fmt::join(operators, "")) +
+        "selected = functools.partial(checkpoint, use_reentrant=False, context_fn=\n"
+        "    functools.partial(create_selective_checkpoint_contexts, keep))\n";
   }
   for (std::size_t i = 0; i < layers;) {
     std::size_t end = i;
@@ -100,8 +102,8 @@ std::string python_of(const recompute::Policy& policy) {
       ++end;
     }
     if (policy.layers[i] == LayerPolicy::kNone) {
-      text += fmt::format(
-          "for layer in layers[{}:{}]:\n    layer.gradient_checkpointing = False\n", i, end);
+      text += fmt::format("for layer in layers[{}:{}]:\n    layer.gradient_checkpointing = False\n",
+                          i, end);
     } else if (policy.layers[i] == LayerPolicy::kSelected) {
       text += fmt::format(
           "for layer in layers[{}:{}]:\n    layer._gradient_checkpointing_func = selected\n", i,
@@ -141,7 +143,6 @@ SettingsToPaste settings_to_paste(const Subject& subject, const recompute::Plan&
   }
   return settings;
 }
-
 
 std::string training_arguments_text(const SettingsToPaste& settings) {
   std::vector<std::string> lines;

@@ -1,5 +1,7 @@
 #include "subject.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -81,8 +83,7 @@ Named split_model(const PlanOptions& options) {
 
 recompute::Profile choose_profile(const PlanOptions& options, const ModelConfig& config) {
   if (!options.profile.empty()) {
-    recompute::Profile profile =
-        recompute::read_profile(base::JsonDocument::read(options.profile));
+    recompute::Profile profile = recompute::read_profile(base::JsonDocument::read(options.profile));
     if (profile.family != config.model_type) {
       throw base::user_error("--profile {}: is of `{}`, but the model's model_type is `{}`",
                              options.profile.string(), profile.family, config.model_type);
@@ -110,6 +111,21 @@ Engine engine_of(const std::string& engine, int stage, std::int64_t devices) {
   return kStages[static_cast<std::size_t>(stage)];
 }
 
+recompute::Precision precision_of(const std::string& name, Engine engine) {
+  if (name.empty()) {
+    return recompute::mixed_precision(engine);
+  }
+  std::vector<std::string_view> names;
+  for (auto precision : {recompute::Precision::kBf16, recompute::Precision::kBf16Autocast,
+                         recompute::Precision::kAutocast, recompute::Precision::kFp32}) {
+    names.push_back(recompute::precision_name(precision));
+    if (names.back() == name) {
+      return precision;
+    }
+  }
+  throw base::user_error("--precision {}: choose one of {}", name, fmt::join(names, ", "));
+}
+
 recompute::TrainingSetup make_setup(const PlanOptions& options, Subject* subject) {
   recompute::TrainingSetup setup;
   std::int64_t hidden = subject->config.hidden_size;
@@ -133,8 +149,10 @@ recompute::TrainingSetup make_setup(const PlanOptions& options, Subject* subject
                            subject->engine);
   }
   if ((options.offload_optimizer || options.offload_parameters) && subject->engine != "deepspeed") {
-    throw base::user_error("--offload-optimizer and --offload-parameters are DeepSpeed's; the "
-                           "engine is {}", subject->engine);
+    throw base::user_error(
+        "--offload-optimizer and --offload-parameters are DeepSpeed's; the "
+        "engine is {}",
+        subject->engine);
   }
   setup.knobs.offload_optimizer |= options.offload_optimizer;
   setup.knobs.offload_param |= options.offload_parameters;
@@ -145,9 +163,7 @@ recompute::TrainingSetup make_setup(const PlanOptions& options, Subject* subject
   setup.ranks = options.devices;
   setup.seq = options.seq.value_or(longest_sequence(subject->config, kDefaultSequence));
   require_sequence(subject->config, subject->name, setup.seq);
-  // DDP leaves the parameters fp32 and casts as it goes; the others hold or gather bf16.
-  bool whole = setup.engine == Engine::kDdp || setup.engine == Engine::kSingle;
-  setup.precision = whole ? recompute::Precision::kAutocast : recompute::Precision::kBf16;
+  setup.precision = precision_of(options.precision, setup.engine);
   setup.compiled = options.compile;
   setup.fused_loss = options.fused_loss;
   bool host = options.device == kHost;
@@ -199,8 +215,8 @@ struct Rates {
 
 Rates choose_rates(const PlanOptions& options) {
   // Where nothing is known of the device, only the relation of arithmetic to traffic matters.
-  bool unknown = options.device == kHost ||
-                 (options.device.empty() && !options.device_memory.empty());
+  bool unknown =
+      options.device == kHost || (options.device.empty() && !options.device_memory.empty());
   std::string_view name = options.device.empty() || unknown ? kDefaultDevice : options.device;
   const DeviceMemory& memory = find_device(name);
   PeakType type = PeakType::kBf16;
@@ -322,13 +338,12 @@ Subject make_subject(const PlanOptions& options) {
   subject.limit = choose_limit(options);
   subject.time = choose_time(options, &subject);
   bool memory_only = options.device.empty() && !options.device_memory.empty();
-  subject.device = options.device == kHost ? "host ranks"
-                   : memory_only ? "devices of " + base::format_bytes(static_cast<double>(
-                                                       base::parse_bytes(options.device_memory)))
-                                 : std::string(find_device(options.device.empty()
-                                                               ? kDefaultDevice
-                                                               : options.device)
-                                                   .name);
+  subject.device =
+      options.device == kHost ? "host ranks"
+      : memory_only
+          ? "devices of " +
+                base::format_bytes(static_cast<double>(base::parse_bytes(options.device_memory)))
+          : std::string(find_device(options.device.empty() ? kDefaultDevice : options.device).name);
   return subject;
 }
 

@@ -48,11 +48,10 @@ std::string words(std::string_view name) {
 }
 
 std::string place_words(const recompute::Prediction& prediction, std::int64_t layers) {
-  std::string place =
-      prediction.peak_layer < 0                       ? "the embedding"
-      : prediction.peak_layer >= static_cast<int>(layers) ? "head and loss"
-                                                          : fmt::format("layer {}",
-                                                                        prediction.peak_layer);
+  std::string place = prediction.peak_layer < 0 ? "the embedding"
+                      : prediction.peak_layer >= static_cast<int>(layers)
+                          ? "head and loss"
+                          : fmt::format("layer {}", prediction.peak_layer);
   switch (prediction.peak_phase) {
     case recompute::Phase::kForward:
       return "the forward of " + place;
@@ -82,9 +81,8 @@ std::string breakdown_table(const Subject& subject, const Answer& answer) {
                         words(component_name(static_cast<recompute::Component>(i))), gib(bytes),
                         std::string(bar, '#'));
   }
-  return text + fmt::format("  {:<16} {:>10}  of {} ({})\n", "total",
-                            gib(prediction.peak_bytes), gib(subject.limit.bytes),
-                            subject.limit.source);
+  return text + fmt::format("  {:<16} {:>10}  of {} ({})\n", "total", gib(prediction.peak_bytes),
+                            gib(subject.limit.bytes), subject.limit.source);
 }
 
 std::string step_words(const Subject& subject, const Answer& answer, double seconds) {
@@ -111,26 +109,23 @@ std::string summary(const Subject& subject, const Answer& answer) {
   if (!plan.fits) {
     return wrapped(answer.shortfall + ".", 2);
   }
-  std::string text =
-      plan.recomputed_layers == 0
-          ? "Recompute nothing: all activations fit"
-          : fmt::format("Recompute {} of {} layers ({})", plan.recomputed_layers,
-                        subject.config.layer_count(), describe_policy(plan.policy));
+  std::string text = plan.recomputed_layers == 0
+                         ? "Recompute nothing: all activations fit"
+                         : fmt::format("Recompute {} of {} layers ({})", plan.recomputed_layers,
+                                       subject.config.layer_count(), describe_policy(plan.policy));
   if (!plan.policy.kept_operators.empty()) {
     text += fmt::format("; selected layers keep what these return: {}",
                         fmt::join(plan.policy.kept_operators, ", "));
   }
   text = wrapped(text + ".", 2);
-  std::string time =
-      subject.device_known
-          ? fmt::format("A step computes for about {}, of it {:.1f}% recomputing",
-                        base::format_seconds(plan.step_seconds),
-                        100 * plan.recompute_seconds / plan.step_seconds)
-          : fmt::format("Recomputing takes about {:.1f}% of the step's computing",
-                        100 * plan.recompute_seconds / plan.step_seconds);
-  return text + wrapped(time + fmt::format(" ({}; collectives not counted).",
-                                           subject.time.describe()),
-                        2);
+  std::string time = subject.device_known
+                         ? fmt::format("A step computes for about {}, of it {:.1f}% recomputing",
+                                       base::format_seconds(plan.step_seconds),
+                                       100 * plan.recompute_seconds / plan.step_seconds)
+                         : fmt::format("Recomputing takes about {:.1f}% of the step's computing",
+                                       100 * plan.recompute_seconds / plan.step_seconds);
+  return text +
+         wrapped(time + fmt::format(" ({}; collectives not counted).", subject.time.describe()), 2);
 }
 
 std::string largest_sizes(const Subject& subject, const Answer& answer) {
@@ -166,8 +161,8 @@ std::string settings_text(const Subject& subject, const Answer& answer) {
     text += "\ndeepspeed.json:\n" + indented(settings.deepspeed.dump(2));
   }
   if (!settings.python.empty()) {
-    text += "\nBefore Trainer(model=model, ...), to choose the layers:\n" +
-            indented(settings.python);
+    text +=
+        "\nBefore Trainer(model=model, ...), to choose the layers:\n" + indented(settings.python);
   }
   return text;
 }
@@ -190,8 +185,8 @@ std::string describe_policy(const recompute::Policy& policy) {
 
 std::string describe_setup(const Subject& subject) {
   const recompute::TrainingSetup& setup = subject.setup;
-  std::string text = fmt::format("{} x {}, {}", setup.ranks, subject.device,
-                                 recompute::engine_name(setup.engine));
+  std::string text =
+      fmt::format("{} x {}, {}", setup.ranks, subject.device, recompute::engine_name(setup.engine));
   text += subject.lora > 0 ? fmt::format(", LoRA rank {}", subject.lora) : "";
   text += setup.compiled ? ", torch.compile" : "";
   text += setup.knobs.offload_optimizer ? ", optimizer on the host" : "";
@@ -199,8 +194,7 @@ std::string describe_setup(const Subject& subject) {
   return text + fmt::format("; sequences of {} tokens, micro-batch {}{}", setup.seq,
                             setup.micro_batch,
                             setup.gradient_accumulation > 1
-                                ? fmt::format(", accumulated {} times",
-                                              setup.gradient_accumulation)
+                                ? fmt::format(", accumulated {} times", setup.gradient_accumulation)
                                 : "");
 }
 

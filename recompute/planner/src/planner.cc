@@ -18,7 +18,8 @@ constexpr LayerPolicy kPolicies[] = {LayerPolicy::kFull, LayerPolicy::kNone,
                                      LayerPolicy::kSelected};
 
 Policy uniform(std::size_t layers, LayerPolicy policy, const KeptOperators* kept) {
-  Policy all{.layers = std::vector<LayerPolicy>(layers, policy)};
+  Policy all;
+  all.layers.assign(layers, policy);
   if (kept != nullptr && policy == LayerPolicy::kSelected) {
     all.kept_operators = kept->names;
   }
@@ -69,7 +70,8 @@ double recomputed_seconds(const StepSeconds& seconds, std::size_t i, const KeptO
 }
 
 double recompute_seconds(const Policy& policy, const StepSeconds& seconds) {
-  KeptOperators kept{.names = policy.kept_operators};
+  KeptOperators kept;
+  kept.names = policy.kept_operators;
   double sum = 0;
   for (std::size_t i = 0; i < policy.layers.size(); ++i) {
     if (policy.layers[i] != LayerPolicy::kNone) {
@@ -97,7 +99,8 @@ class Planner {
       consider(nullptr);
     }
     if (request_.kept_operators) {
-      KeptOperators kept{.names = *request_.kept_operators};
+      KeptOperators kept;
+      kept.names = *request_.kept_operators;
       consider(&kept);
     } else if (request_.selected_operators && best_.seconds > 0) {
       search_sets();

@@ -21,15 +21,16 @@ struct PlanOptions {
   std::string engine;  // deepspeed, fsdp, ddp; empty: deepspeed, or what `model` names
   std::optional<int> zero;
   std::filesystem::path deepspeed_config;
+  std::string precision;  // empty: the engine's under bf16=True
   bool compile = false;
   bool fused_loss = false;
   bool offload_optimizer = false;
   bool offload_parameters = false;
 
   std::int64_t devices = 8;
-  std::string device;         // name; "host": CPU ranks
-  std::string device_memory;  // "80GiB"
-  std::string limit;          // "70GiB"
+  std::string device;            // name; "host": CPU ranks
+  std::string device_memory;     // "80GiB"
+  std::string limit;             // "70GiB"
   std::filesystem::path record;  // a benchmark's, for times
 
   std::optional<std::int64_t> recompute;
