@@ -152,19 +152,20 @@ void add_ways_out(const Subject& subject, Alternatives* alternatives) {
     }
   }
   setup = subject.setup;
+  bool lower_stage = subject.engine == "deepspeed" && setup.engine != Engine::kZero3;
+  std::string stage = lower_stage ? "--zero 3 " : "";
   if (subject.engine == "deepspeed") {
     setup = with_stage(subject, 3);
-    if (setup.ranks > 1 && subject.setup.engine != Engine::kZero3) {
+    if (setup.ranks > 1 && lower_stage) {
       alternatives->add_if_fits("--zero 3", setup);
     }
     setup.knobs.offload_optimizer = true;
-    if (!alternatives->add_if_fits("--zero 3 --offload-optimizer", setup)) {
+    if (!alternatives->add_if_fits(stage + "--offload-optimizer", setup)) {
       setup.knobs.offload_param = true;
-      alternatives->add_if_fits("--zero 3 --offload-optimizer --offload-parameters", setup);
+      alternatives->add_if_fits(stage + "--offload-optimizer --offload-parameters", setup);
     }
   }
   setup = subject.engine == "deepspeed" ? with_stage(subject, 3) : subject.setup;
-  std::string stage = subject.engine == "deepspeed" ? "--zero 3 " : "";
   for (std::int64_t devices = 2 * setup.ranks; devices <= kMostDevices; devices *= 2) {
     setup.ranks = devices;
     if (alternatives->add_if_fits(fmt::format("{}--devices {}", stage, devices), setup)) {

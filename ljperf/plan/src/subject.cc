@@ -217,7 +217,7 @@ Rates choose_rates(const PlanOptions& options) {
   // Where nothing is known of the device, only the relation of arithmetic to traffic matters.
   bool unknown =
       options.device == kHost || (options.device.empty() && !options.device_memory.empty());
-  std::string_view name = options.device.empty() || unknown ? kDefaultDevice : options.device;
+  std::string name = options.device.empty() || unknown ? kDefaultDevice : options.device;
   const DeviceMemory& memory = find_device(name);
   PeakType type = PeakType::kBf16;
   std::optional<double> peak = peak_flops_per_second(memory.name, type);
@@ -325,11 +325,11 @@ Subject make_subject(const PlanOptions& options) {
   } else {
     config = read_model_config(base::JsonDocument::read(options.config));
   }
-  Subject subject{.name = std::move(name),
-                  .config = std::move(config),
-                  .lora = options.lora,
-                  .engine = named.engine,
-                  .time = recompute::TimeModel({"", 1, 1, 1, 1})};
+  Subject subject;
+  subject.name = std::move(name);
+  subject.config = std::move(config);
+  subject.lora = options.lora;
+  subject.engine = named.engine;
   subject.profile = choose_profile(options, subject.config);
   subject.setup = make_setup(options, &subject);
   for (const std::string& note : subject.config.notes) {

@@ -31,7 +31,7 @@ struct Subject {
   bool device_known = false;  // its rates are: times mean seconds
   std::string settings_file;  // DeepSpeed's, of the user
   Limit limit;
-  recompute::TimeModel time;
+  recompute::TimeModel time{{.name = "nothing", .flops_per_second = 1, .bytes_per_second = 1}};
   std::vector<std::string> notes;
 };
 

@@ -7,6 +7,9 @@
 namespace ljtrain::recompute {
 namespace {
 
+// Of a layer's forward: what takes less is not worth a line in a policy.
+constexpr double kLeastShare = 0.01;
+
 struct Operator {
   std::string name;
   double kept_bytes = 0;
@@ -35,9 +38,13 @@ std::vector<Operator> operators_of_stack(const Predictor& predictor,
       sum.seconds += time[cost.name];
     }
   }
+  double whole = 0;
+  for (double layer : seconds.layer_forward) {
+    whole += layer;
+  }
   std::vector<Operator> operators;
   for (auto& [name, sum] : by_name) {
-    if (sum.seconds > 0 && sum.kept_bytes > 0) {
+    if (sum.seconds > kLeastShare * whole && sum.kept_bytes > 0) {
       operators.push_back(std::move(sum));
     }
   }

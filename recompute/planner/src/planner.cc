@@ -132,28 +132,73 @@ class Planner {
     consider(kept, &stack);
   }
 
-  // The stack's problem takes layers as independent but for what they save. Where the prediction of
-  // the policy found says otherwise, the limit is moved by the difference and solved again.
+  // The stack's problem takes layers as independent but for what they save. Engines come close to
+  // that, not all the way: so the prediction of a policy decides whether it fits, and the problem
+  // is solved for limits that differ by as much as its peaks were seen to be above or below it.
   void consider(const KeptOperators* kept, const Stack* stack) {
     constexpr int kMostRounds = 6;
-    double limit = request_.limit_bytes;
-    for (int round = 0; round < kMostRounds; ++round) {
-      std::optional<StackSolution> solution = solve(*stack, limit);
-      if (!solution) {
-        return;
+    double too_high = overestimate(*stack, kept);
+    double fits = request_.limit_bytes;
+    std::optional<StackSolution> solution = solve(*stack, fits);
+    for (int round = 0; solution && round < kMostRounds; ++round) {
+      double excess = take(*solution, *stack, kept, &too_high);
+      if (excess <= 0) {
+        break;
       }
-      least_ = round == 0 ? std::min(least_, solution->least_seconds) : least_;
-      Policy policy = policy_of(*solution, kept);
-      double peak = predictor_.peak_bytes(policy);
-      if (peak <= request_.limit_bytes) {
-        if (solution->seconds < best_.seconds) {
-          best_.policy = std::move(policy);
-          best_.seconds = solution->seconds;
-        }
-        return;
-      }
-      limit -= std::max(1.0, peak - request_.limit_bytes);
+      fits -= std::max(1.0, excess);
+      solution = solve(*stack, fits);
     }
+    double least = too_high > 0 ? least_with(*stack, kept, &too_high)
+                   : solution   ? solution->least_seconds
+                                : kInfinity;
+    least_ = std::min(least_, least);
+  }
+
+  // Tries limits above the real one, by what the problem's peaks are too high; returns the least
+  // time that any policy within them takes.
+  double least_with(const Stack& stack, const KeptOperators* kept, double* too_high) {
+    constexpr int kMostRounds = 6;
+    double least = kInfinity;
+    double low = request_.limit_bytes;
+    double high = low + *too_high;
+    for (int round = 0; round < kMostRounds; ++round) {
+      std::optional<StackSolution> solution = solve(stack, high);
+      if (!solution) {
+        break;
+      }
+      least = round == 0 ? solution->least_seconds : least;
+      if (take(*solution, stack, kept, too_high) <= 0) {
+        break;
+      }
+      high = (low + high) / 2;
+    }
+    return least;
+  }
+
+  // Keeps the solution if it is the best that fits. Returns by how much its prediction is above the
+  // limit.
+  double take(const StackSolution& solution, const Stack& stack, const KeptOperators* kept,
+              double* too_high) {
+    Policy policy = policy_of(solution, kept);
+    double peak = predictor_.peak_bytes(policy);
+    *too_high = std::max(*too_high, peak_of(stack, solution.choices) - peak);
+    if (peak <= request_.limit_bytes && solution.seconds < best_.seconds) {
+      best_.policy = std::move(policy);
+      best_.seconds = solution.seconds;
+    }
+    return peak - request_.limit_bytes;
+  }
+
+  // By how much the problem's peaks of uniform policies are above the predicted ones.
+  double overestimate(const Stack& stack, const KeptOperators* kept) const {
+    double most = 0;
+    std::size_t layers = stack.layers.size();
+    for (std::size_t c = 0; c < stack.layers.front().size(); ++c) {
+      double peak = peak_of(stack, std::vector<std::size_t>(layers, c));
+      most = std::max(most, peak - predictor_.peak_bytes(uniform(layers, kPolicies[c], kept)));
+    }
+    // Rounding is no overestimate.
+    return most > 1 ? most : 0;
   }
 
   Policy policy_of(const StackSolution& solution, const KeptOperators* kept) const {
@@ -214,7 +259,11 @@ Stack make_stack(const Predictor& predictor, const ModelShape& shape, const Step
   }
   // What a choice saves is told by how far its forward rises above that of the first choice, kFull:
   // all else that grows during the forward is the same in both.
-  Stack stack{.layers = std::vector(layers, std::vector<LayerChoice>(choices))};
+  Stack stack;
+  stack.layers.assign(layers, std::vector<LayerChoice>(choices));
+  for (LayerKind kind : shape.layers) {
+    stack.kinds.push_back(static_cast<int>(kind));
+  }
   for (std::size_t c = 0; c < choices; ++c) {
     double before = 0;
     for (std::size_t i = 0; i < layers; ++i) {

@@ -290,15 +290,12 @@ class Search {
   bool exact_ = true;
 };
 
-bool alike(const std::vector<Choice>& a, const std::vector<Choice>& b) {
-  return std::ranges::equal(a, b, [](const Choice& x, const Choice& y) {
-    return x.time == y.time && x.saved == y.saved;
-  });
-}
-
-// Among layers that are alike, those that save least first.
-std::vector<std::size_t> least_saving_first(const Problem& problem,
+// Among layers of a kind, those that save least first.
+std::vector<std::size_t> least_saving_first(const Problem& problem, const std::vector<int>& kinds,
                                             const std::vector<std::size_t>& choices) {
+  auto alike = [&kinds](std::size_t i, std::size_t j) {
+    return kinds.empty() || kinds[i] == kinds[j];
+  };
   std::vector<std::size_t> ordered = choices;
   std::vector<bool> done(choices.size());
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -308,7 +305,7 @@ std::vector<std::size_t> least_saving_first(const Problem& problem,
     std::vector<std::size_t> places;
     std::vector<std::size_t> chosen;
     for (std::size_t j = i; j < choices.size(); ++j) {
-      if (!done[j] && alike(problem.layers[i], problem.layers[j])) {
+      if (!done[j] && alike(i, j)) {
         done[j] = true;
         places.push_back(j);
         chosen.push_back(choices[j]);
@@ -356,8 +353,9 @@ std::optional<StackSolution> solve(const Stack& stack, double limit_bytes, std::
   if (choices.empty() && !stack.layers.empty()) {
     return std::nullopt;
   }
-  std::vector<std::size_t> ordered = least_saving_first(problem, choices);
-  StackSolution solution{.choices = fits(problem, ordered) ? ordered : choices};
+  std::vector<std::size_t> ordered = least_saving_first(problem, stack.kinds, choices);
+  StackSolution solution;
+  solution.choices = fits(problem, ordered) ? ordered : choices;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     solution.seconds += stack.layers[i][solution.choices[i]].seconds;
   }

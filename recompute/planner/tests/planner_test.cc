@@ -20,7 +20,8 @@ TimeModel h100() {
 
 ModelShape llama(std::size_t layers, std::int64_t hidden = 4096, std::int64_t ffn = 14336,
                  std::int64_t heads = 32) {
-  ModelShape shape{.family = "llama"};
+  ModelShape shape;
+  shape.family = "llama";
   shape.sizes = {.hidden = hidden,
                  .ffn = ffn,
                  .heads = heads,
@@ -32,7 +33,10 @@ ModelShape llama(std::size_t layers, std::int64_t hidden = 4096, std::int64_t ff
 }
 
 TrainingSetup training(Engine engine, std::int64_t ranks, std::int64_t seq) {
-  TrainingSetup setup{.engine = engine, .ranks = ranks, .seq = seq};
+  TrainingSetup setup;
+  setup.engine = engine;
+  setup.ranks = ranks;
+  setup.seq = seq;
   setup.precision = mixed_precision(engine);
   return setup;
 }
@@ -49,8 +53,10 @@ struct Case {
         seconds(step_seconds(*find_profile(shape.family), shape, setup, h100())) {}
 
   Plan plan(double limit, bool selected = true) const {
-    return make_plan(predictor, shape, seconds,
-                     {.limit_bytes = limit, .selected_operators = selected});
+    PlanRequest request;
+    request.limit_bytes = limit;
+    request.selected_operators = selected;
+    return make_plan(predictor, shape, seconds, request);
   }
   double peak(std::size_t recomputed) const {
     return predictor.peak_bytes(Policy::first_recomputed(shape.layers.size(), recomputed));
@@ -79,10 +85,10 @@ double brute_force(const Case& subject, double limit) {
 class AgainstEveryPolicy : public testing::TestWithParam<Engine> {};
 
 TEST_P(AgainstEveryPolicy, WholeLayersAreChosenOptimally) {
-  Case subject(llama(7), training(GetParam(), 4, 2048));
+  Case subject(llama(7), training(GetParam(), 4, 32768));
   double least = subject.peak(7);
   double most = subject.peak(0);
-  ASSERT_LT(least, most);
+  ASSERT_LT(least, 0.9 * most);
   for (double share : {0.02, 0.2, 0.37, 0.5, 0.77, 0.95, 1.01}) {
     double limit = least + share * (most - least);
     Plan plan = subject.plan(limit, false);
@@ -136,7 +142,9 @@ TEST(Planner, LooseAndHopelessLimits) {
 
 TEST(Planner, AFixedNumberOfLayersIsTaken) {
   Case subject(llama(8), training(Engine::kZero2, 4, 1024));
-  PlanRequest request{.limit_bytes = 1000 * kGiB, .recompute_layers = 3};
+  PlanRequest request;
+  request.limit_bytes = 1000 * kGiB;
+  request.recompute_layers = 3;
   Plan plan = make_plan(subject.predictor, subject.shape, subject.seconds, request);
   EXPECT_EQ(plan.recomputed_layers, 3);
   EXPECT_EQ(plan.prediction.peak_bytes, subject.peak(3));
@@ -157,7 +165,7 @@ TEST(Planner, TheStackAgreesWithThePrediction) {
       std::vector<std::size_t> choices(12, 1);
       std::fill_n(choices.begin(), full, std::size_t{0});
       double predicted = subject.peak(full);
-      EXPECT_NEAR(peak_of(stack, choices) / predicted, 1, 0.005)
+      EXPECT_NEAR(peak_of(stack, choices) / predicted, 1, 0.015)
           << engine_name(engine) << ", " << full;
     }
   }
@@ -169,7 +177,7 @@ TEST(TimeModel, RooflineAndScale) {
                   .bytes_per_second = 10,
                   .flops_efficiency = 0.5,
                   .bytes_efficiency = 0.5});
-  EXPECT_DOUBLE_EQ(time.seconds(100, 1), 2);   // arithmetic
+  EXPECT_DOUBLE_EQ(time.seconds(100, 1), 2);    // arithmetic
   EXPECT_DOUBLE_EQ(time.seconds(100, 50), 10);  // traffic
   EXPECT_DOUBLE_EQ(time.scaled(3, "a record").seconds(100, 1), 6);
   EXPECT_NE(time.scaled(3, "a record").describe().find("a record"), std::string::npos);
@@ -182,9 +190,10 @@ TEST(TimeModel, LayersOfAKnownModel) {
   StepSeconds seconds = step_seconds(*find_profile("llama"), llama(32), setup, h100());
   ASSERT_EQ(seconds.layer_forward.size(), 32);
   double products = 8192 * (2 * 218.1e6 + 2 * 4096.0 * 8192) / (0.6 * 989.5e12);
-  EXPECT_GT(seconds.layer_forward[0], products);        // norms and the like take time, too
+  EXPECT_GT(seconds.layer_forward[0], products);  // norms and the like take time, too
   EXPECT_LT(seconds.layer_forward[0], 1.8 * products);
-  EXPECT_GT(seconds.without_recompute(2), 2 * seconds.without_recompute(1) - seconds.optimizer - 1e-9);
+  EXPECT_GT(seconds.without_recompute(2),
+            2 * seconds.without_recompute(1) - seconds.optimizer - 1e-9);
 }
 
 // The bound has slack for a loaded machine; docs/recompute.md has the figure.

@@ -63,7 +63,8 @@ Stack random_stack(std::mt19937& random, std::size_t layers, std::size_t kinds) 
   stack.head_bytes = static_cast<double>(random() % 60);
   stack.elsewhere_bytes = static_cast<double>(random() % 200);
   for (std::size_t i = 0; i < layers; ++i) {
-    stack.layers.push_back(of_kind[random() % kinds]);
+    stack.kinds.push_back(static_cast<int>(random() % kinds));
+    stack.layers.push_back(of_kind[static_cast<std::size_t>(stack.kinds.back())]);
     // What an engine holds differs from place to place: gradients pile up during the backward.
     double held = static_cast<double>((layers - i) * (random() % 8));
     for (LayerChoice& choice : stack.layers.back()) {
@@ -134,7 +135,10 @@ Stack alike(std::size_t layers) {
   LayerChoice none{.saved_bytes = 2 * kGiB, .forward_bytes = 3 * kGiB, .backward_bytes = 4 * kGiB};
   LayerChoice some{
       .seconds = 0.005, .saved_bytes = kGiB, .forward_bytes = 2 * kGiB, .backward_bytes = 4 * kGiB};
-  return {.layers = std::vector(layers, std::vector{full, none, some}), .head_bytes = 2 * kGiB};
+  Stack stack;
+  stack.layers.assign(layers, {full, none, some});
+  stack.head_bytes = 2 * kGiB;
+  return stack;
 }
 
 TEST(Stack, TheLastLayersAreLeftAlone) {

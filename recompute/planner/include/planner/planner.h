@@ -22,9 +22,9 @@ struct KeptOperators {
   double seconds_saved = 0;  // of recomputing, if every layer keeps them
 };
 
-// The sets of operators worth trying, by kept bytes: of all sets of at most `most_operators` of the
-// operators that save most time, those that save more time than any other of no more bytes; at most
-// `most_sets` of them, spread evenly.
+// The sets of operators worth trying, by kept bytes: of all sets of the `most_operators` operators
+// that take most time (at least 1 % of the forward each), those that save more time than any other
+// of no more bytes; at most `most_sets` of them, spread evenly.
 std::vector<KeptOperators> kept_operator_sets(const Predictor& predictor,
                                               const std::vector<LayerKind>& layers,
                                               const StepSeconds& seconds,

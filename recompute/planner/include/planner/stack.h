@@ -23,9 +23,9 @@ struct LayerChoice {
 };
 
 struct Stack {
-  // The same number of choices for each layer, in the same order; layers that have equal choices
-  // are alike.
-  std::vector<std::vector<LayerChoice>> layers;
+  std::vector<std::vector<LayerChoice>> layers;  // the same number of choices for each
+  // Layers of the same kind take the same time under the same choice. Empty: all are of one.
+  std::vector<int> kinds;
   double head_bytes = 0;       // highest moment of head and loss, without what the layers saved
   double elsewhere_bytes = 0;  // highest moment that no choice changes
 };
@@ -42,8 +42,8 @@ struct StackSolution {
 // The highest moment under these choices.
 double peak_of(const Stack& stack, const std::vector<std::size_t>& choices);
 
-// The choice that takes least time within `limit_bytes`; nullopt when none fits. Among equals, the
-// layers that save least come first, where that fits: what the last layers save is freed first.
+// The choice that takes least time within `limit_bytes`; nullopt when none fits. Among layers of a
+// kind those that save least come first, where that fits: what the last ones save is freed first.
 // `most_pairs`: pairs kept a layer; beyond it sums are rounded up, and `least_seconds` says how far
 // from the optimum the result may be.
 std::optional<StackSolution> solve(const Stack& stack, double limit_bytes,
