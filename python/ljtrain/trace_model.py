@@ -77,10 +77,7 @@ def build(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     config = AutoConfig.for_model(
-        family.model_type,
-        num_hidden_layers=LAYERS,
-        attn_implementation="sdpa",
-        **family.config(sizes, kind),
+        family.model_type, **family.config(sizes, kind)
     )
     config.use_cache = False
     factory = AutoModelForMaskedLM if family.masked else AutoModelForCausalLM
