@@ -199,6 +199,8 @@ _MOE_KINDS = ("moe", "moe_window", "moe_window_ungrouped")
 _GROUPED = ("kv_heads", "ffn")
 _WINDOWED = (*_GROUPED, "window")
 _MOE = ("kv_heads", "window", "moe_ffn", "experts", "top_k")
+# transformers' MptAttention saves seq x seq; this is what llm-foundry, MPT's own trainer, runs.
+FLASH = "dense_flash"
 NO_DROPOUT = "dropout 0"
 GROUPED_EXPERTS = (
     "experts as transformers' grouped matrix products: sizes do not depend on the routing"
@@ -232,6 +234,6 @@ FAMILIES = {
             masked=True,
             assumption=NO_DROPOUT,
         ),
-        Family("mpt", _mpt, symbols=("positions",), own_head_dim=False),
+        Family("mpt", _mpt, ("dense", FLASH), ("positions",), own_head_dim=False),
     )
 }
