@@ -51,13 +51,17 @@ def trace_variant(name: str, variant: Any) -> dict[str, Any]:
     family = FAMILIES[name]
     segments: dict[str, Any] = {}
     for kind in family.kinds:
-        records = [record(family, kind, variant, sizes_of(family, i)) for i in range(TRACES)]
+        records = [record(family, kind, variant, sizes_of(family, kind, i)) for i in range(TRACES)]
         # Every dimension is explained in all traces at once, the held-out one included.
         solver = Solver([r.sizes for r in records])
         parts = [split(r) for r in records]
         for part in ("prologue", "layer", "epilogue"):
             key = f"layer:{kind}" if part == "layer" else part
             described = describe(part, records, [p[part] for p in parts], solver)
+            if family.assumption:
+                described["assumption"] = family.assumption
+            if part == "prologue" and "_window" in kind:
+                key = "prologue:window"
             segments.setdefault(key, described)
     return {
         "mode": variant.mode,

@@ -29,6 +29,9 @@ SYMBOLS = (
     "window",
     "positions",
 )
+# heads / kv_heads, where keys and values are repeated; only beside kv_heads, whose product is heads.
+GROUPS = "groups"
+_ORDER = (*SYMBOLS, GROUPS)
 
 Sizes = Mapping[str, int]
 Monomial = tuple[str, ...]  # symbols in the order of SYMBOLS, repeated for powers
@@ -63,12 +66,27 @@ class Expression:
             other = Expression.constant(other)
         terms: dict[Monomial, Fraction] = {}
         for (left, a), (right, b) in itertools.product(self._terms.items(), other._terms.items()):
-            monomial = tuple(sorted(left + right, key=SYMBOLS.index))
+            monomial = tuple(sorted(left + right, key=_ORDER.index))
             terms[monomial] = terms.get(monomial, Fraction(0)) + a * b
         return Expression(terms)
 
     def halved(self) -> Expression:
         return Expression({key: value / 2 for key, value in self._terms.items()})
+
+    def without_groups(self) -> Expression:
+        """With kv_heads * groups written as heads."""
+        terms = Expression()
+        for monomial, coefficient in self._terms.items():
+            symbols = list(monomial)
+            while GROUPS in symbols:
+                if "kv_heads" not in symbols:
+                    raise Unexplained(f"heads / kv_heads without kv_heads in {self}")
+                symbols.remove(GROUPS)
+                symbols.remove("kv_heads")
+                symbols.append("heads")
+            key = tuple(sorted(symbols, key=_ORDER.index))
+            terms = terms + Expression({key: coefficient})
+        return terms
 
     def evaluate(self, sizes: Sizes) -> Fraction:
         total = Fraction(0)
@@ -98,7 +116,7 @@ class Expression:
         return " + ".join(
             "*".join([_decimal(coefficient), *monomial])
             for monomial, coefficient in sorted(
-                self._terms.items(), key=lambda term: [SYMBOLS.index(s) for s in term[0]]
+                self._terms.items(), key=lambda term: [_ORDER.index(s) for s in term[0]]
             )
         )
 
@@ -112,7 +130,7 @@ class Solver:
 
     def __init__(self, traces: Sequence[Sizes]) -> None:
         self.traces = traces
-        symbols = [symbol for symbol in SYMBOLS if symbol in traces[0]]
+        symbols = [symbol for symbol in _ORDER if symbol in traces[0]]
         self._products: list[tuple[Monomial, tuple[int, ...]]] = []
         for length in range(LONGEST_PRODUCT + 1):
             for monomial in itertools.combinations_with_replacement(symbols, length):
@@ -140,7 +158,7 @@ class Solver:
         total = Expression.constant(1)
         for dimension in zip(*shapes, strict=True):
             total = total * self.solve(dimension)
-        return total
+        return total.without_groups()
 
     def _product(self, values: tuple[int, ...]) -> Expression | None:
         for monomial, products in self._products:

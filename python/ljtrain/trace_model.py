@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ljtrain import patches
-from ljtrain.trace_families import LAYERS, Family, Sizes
+from ljtrain.trace_families import FLASH, LAYERS, Family, Sizes
 from ljtrain.trace_record import Event, Recorder, Storage, add_in_place, address
 
 PRECISIONS = ("bf16", "bf16_autocast", "autocast", "fp32")
@@ -54,7 +53,7 @@ class Record:
 
 def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
     """Traces forward and backward of a model of `LAYERS` layers of `kind`."""
-    with FakeTensorMode(), patches_for_fakes():
+    with FakeTensorMode(), patches_for_fakes(kind):
         model = build(family, kind, variant, sizes)
         parts = parts_of(model)
         recorder = Recorder()
@@ -77,10 +76,7 @@ def build(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     config = AutoConfig.for_model(
-        family.model_type,
-        num_hidden_layers=LAYERS,
-        attn_implementation="sdpa",
-        **family.config(sizes, kind),
+        family.model_type, **family.config(sizes, kind)
     )
     config.use_cache = False
     factory = AutoModelForMaskedLM if family.masked else AutoModelForCausalLM
@@ -113,22 +109,41 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def patches_for_fakes() -> Iterator[None]:
+def patches_for_fakes(kind: str) -> Iterator[None]:
     from transformers import masking_utils
 
-    names = {
+    names: list[tuple[Any, str, Any]] = [
         # Its answer for a fake tensor is "tracing": build the mask in case it is needed.
-        "is_tracing": lambda *_: False,
-        "find_packed_sequence_indices": lambda *_, **__: None,
-    }
-    originals = {name: getattr(masking_utils, name) for name in names}
+        (masking_utils, "is_tracing", lambda *_: False),
+        (masking_utils, "find_packed_sequence_indices", lambda *_, **__: None),
+    ]
+    if kind == FLASH:
+        from transformers.models.mpt.modeling_mpt import MptAttention
+
+        names.append((MptAttention, "forward", _mpt_flash_attention))
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in names]
     try:
-        for name, replacement in names.items():
-            setattr(masking_utils, name, replacement)
+        for owner, name, replacement in names:
+            setattr(owner, name, replacement)
         yield
     finally:
-        for name, original in originals.items():
-            setattr(masking_utils, name, original)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _mpt_flash_attention(
+    self: Any, hidden_states: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    """MptAttention with llm-foundry's `attn_impl: flash`: no scores are kept (ALiBi is applied
+    inside the kernel, or positions are learned).
+    """
+    batch, seq = hidden_states.shape[:2]
+    query, key, value = (
+        part.reshape(batch, seq, self.n_heads, self.head_dim).transpose(1, 2)
+        for part in self.Wqkv(hidden_states).chunk(3, dim=2)
+    )
+    context = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return self.out_proj(context.transpose(1, 2).reshape(batch, seq, -1)), None
 
 
 # ---- the model's parts ----

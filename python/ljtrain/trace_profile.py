@@ -32,6 +32,7 @@ class Segment:
 def split(record: Record) -> dict[str, Segment]:
     """Prologue, middle layer and epilogue of a recorded step."""
     forward, backward = _halves(record.events)
+    marks = {event.name: event.storage for event in record.events if isinstance(event, Mark)}
     segments = {name: Segment() for name in ("prologue", "layer", "epilogue")}
     last = f"layer {LAYERS - 1} done"
     segments["prologue"].forward = _between(forward, "prologue", "layer 0")
@@ -55,7 +56,8 @@ def split(record: Record) -> dict[str, Segment]:
     early.backward = _without_frees(early.backward, allocated_late - passed_on)
     late.forward = _without_frees(late.forward, allocated_early)
     late.forward = _end_of_autocast(late.forward, record.casts - allocated_late)
-    marks = {event.name: event.storage for event in record.events if isinstance(event, Mark)}
+    _end_with_layer(segments["layer"], forward, marks[f"layer {MIDDLE}"], marks[f"layer {MIDDLE} done"])
+    late.forward = _own_frees(late.forward, marks[last])
     crossing = {
         "prologue": (None, marks["layer 0"], marks["backward prologue"], None),
         "layer": (
@@ -99,6 +101,29 @@ def _from_first_allocation(events: list[Event]) -> list[Event]:
     """Without the frees that belong to the layer before: the caller's old hidden states."""
     at = next(i for i, event in enumerate(events) if not (isinstance(event, int) and event < 0))
     return events[at:]
+
+
+def _own_frees(events: list[Event], input_: int | None) -> list[Event]:
+    """Without the frees of what another segment allocated, its hidden states excepted."""
+    allocated, freed = _numbers(events)
+    return _without_frees(events, freed - allocated - {input_})
+
+
+def _end_with_layer(
+    layer: Segment, forward: list[Event], input_: int | None, output: int | None
+) -> None:
+    """Some loops hold all that a layer returns until the next has returned (mpt's attention
+    weights). The profile frees it with the layer: backward, where the peak is, sees none of it.
+    """
+    kept = _own_frees(layer.forward, input_)
+    foreign = len(layer.forward) - len(kept)
+    allocated, freed = _numbers(kept)
+    _, freed_in_forward = _numbers(forward)
+    left = sorted((allocated & freed_in_forward) - freed - {output})
+    if len(left) < foreign:
+        raise TraceError("a layer frees what no layer allocated")
+    if foreign:
+        layer.forward = kept + [-number for number in left]
 
 
 def _without_frees(events: list[Event], numbers: set[int]) -> list[Event]:
