@@ -96,6 +96,7 @@ class Step {
   void play_micro_step(bool first, bool last) {
     engine_.begin_micro_step(ledger_, schedule_, first, last);
     double inputs = ledger_.at(Component::kActivations);
+    casts_ended_ = false;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       if (i + 1 == segments_.size() && held_input_ > 0) {
         ledger_.free(Component::kLayerInputs, held_input_);
