@@ -192,7 +192,9 @@ class Step {
       return;
     }
     if (shared_gradient_ > 0 && segment == 0) {
-      ledger_.free(Component::kGradients, tensor.bytes);
+      // Autograd adds the two into a third.
+      ledger_.allocate(Component::kGradients, tensor.bytes);
+      ledger_.free(Component::kGradients, tensor.bytes + shared_gradient_);
       shared_gradient_ = 0;
     }
     engine_.gradient(ledger_, number, tensor.bytes);

@@ -65,10 +65,12 @@ class Fsdp2 final : public EngineMemory {
       }
       return;
     }
-    reshard(ledger, groups_[segment]);
-    reduce(ledger, groups_[segment]);
+    // A group with the embedding has no input with a gradient, so its hook comes with the last.
+    if (!(tail && embedding_in_tail())) {
+      finish_backward(ledger, groups_[segment]);
+    }
     if (segment == 0 && embedding_in_tail()) {
-      reduce(ledger, groups_.back());  // the shared matrix's gradient has come last
+      finish_backward(ledger, groups_.back());
     }
   }
 
@@ -153,6 +155,11 @@ class Fsdp2 final : public EngineMemory {
       ledger.free(Component::kCommunication, group.gathered);
     }
     group.gathered = 0;
+  }
+
+  void finish_backward(Ledger& ledger, Group& group) {
+    reshard(ledger, group);
+    reduce(ledger, group);
   }
 
   void reshard(Ledger& ledger, Group& group) {
