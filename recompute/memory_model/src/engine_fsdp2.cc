@@ -96,7 +96,7 @@ class Fsdp2 final : public EngineMemory {
 
  private:
   struct Group {
-    double shard = 0;  // elements of a rank
+    double shard = 0;      // elements of a rank
     double gathered = 0;   // bytes of the all-gather's output that waits to be copied out
     double unsharded = 0;  // bytes
     double gradients = 0;  // bytes, not reduced yet
