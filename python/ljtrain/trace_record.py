@@ -88,7 +88,17 @@ class Recorder(TorchDispatchMode):
     def number(self, tensor: torch.Tensor) -> int | None:
         return self._identities.get(address(tensor))
 
+    def allocated(self, tensor: torch.Tensor, operator: str) -> None:
+        """What was allocated without an operator."""
+        self._see(tensor, operator, [], accumulates=False)
+
     # ---- from PyTorch ----
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True  # compiled code runs as it is
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -106,7 +116,7 @@ class Recorder(TorchDispatchMode):
             self._see(output, name, inputs, accumulates)
         for extra in trace_kernels.temporaries(name, args, kwargs, outputs):
             self._temporary(extra)
-        if len(self.storages) > before or function._schema.is_mutable:
+        if len(self.storages) > before or _writes(function):
             causal = _causal(name, function, args, kwargs)
             self.events.append(Call(name, _shapes(inputs), _shapes(outputs), causal))
         if self._in_backward and torch.is_grad_enabled():
@@ -164,13 +174,17 @@ class Recorder(TorchDispatchMode):
         self.events += [number, -number]
 
 
+def _writes(function: Any) -> bool:
+    return isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable
+
+
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the operator; a grouped matrix product on float32 by way of bfloat16, as its shape
     function knows no other type while its CPU kernel does.
     """
     if function is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float32:
-        halves = [a.bfloat16() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-        return function(*halves, **kwargs).float()
+        matrices = [matrix.bfloat16() for matrix in args[:2]]
+        return function(*matrices, *args[2:], **kwargs).float()
     return function(*args, **kwargs)
 
 
@@ -184,7 +198,7 @@ def _shapes(tensors: list[torch.Tensor]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _causal(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if "scaled_dot_product" not in name:
+    if "scaled_dot_product" not in name or not isinstance(function, torch._ops.OpOverload):
         return False
     for position, argument in enumerate(function._schema.arguments):
         if argument.name == "is_causal":
@@ -233,5 +247,3 @@ def _rename(event: Event, renamed: dict[int, int]) -> Event:
     if isinstance(event, Mark) and event.storage in renamed:
         return Mark(event.name, renamed[event.storage])
     return event
-
-
