@@ -186,6 +186,8 @@ def _assign_roles(segment: Segment, record: Record, name: str, crossing: Crossin
             role = f"weight_gradient:{record.gradients[number][1]}"
         elif number in record.casts and number in in_forward and number not in freed_forward:
             role = "weight_cast"
+        elif record.storages[number].inside_kernel:
+            role = "host_temporary"
         elif number not in in_forward | in_backward:
             role = "foreign"
         elif number in in_forward and number in freed_backward:

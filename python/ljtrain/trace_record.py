@@ -28,6 +28,7 @@ class Storage:
     bytes: int
     operator: str
     source: int | None = None  # the storage that a cast copied
+    inside_kernel: bool = False
     in_place_of: int | None = None  # a gradient that real tensors would have added to in place
 
 
@@ -114,8 +115,7 @@ class Recorder(TorchDispatchMode):
         name = str(function.name()).replace("::", ".")
         for output in outputs:
             self._see(output, name, inputs, accumulates)
-        for extra in trace_kernels.temporaries(name, args, kwargs, outputs):
-            self._temporary(extra)
+        self._inside_the_kernel(name, trace_kernels.temporaries(name, args))
         if len(self.storages) > before or _writes(function):
             causal = _causal(name, function, args, kwargs)
             self.events.append(Call(name, _shapes(inputs), _shapes(outputs), causal))
@@ -163,15 +163,17 @@ class Recorder(TorchDispatchMode):
             del self._identities[at]
         self.events.append(-number)
 
-    def _temporary(self, extra: trace_kernels.Temporary) -> None:
-        number = len(self.storages) + 1
-        self.storages[number] = Storage(
-            shape=extra.shape,
-            item_bytes=extra.item_bytes,
-            bytes=extra.bytes,
-            operator=extra.reason,
-        )
-        self.events += [number, -number]
+    def _inside_the_kernel(self, name: str, extras: list[trace_kernels.Temporary]) -> None:
+        numbers = range(len(self.storages) + 1, len(self.storages) + 1 + len(extras))
+        for number, extra in zip(numbers, extras, strict=True):
+            self.storages[number] = Storage(
+                shape=extra.shape,
+                item_bytes=extra.item_bytes,
+                bytes=extra.bytes,
+                operator=name,
+                inside_kernel=True,
+            )
+        self.events += [*numbers, *(-number for number in numbers)]
 
 
 def _writes(function: Any) -> bool:

@@ -92,6 +92,9 @@ def test_views_count_once_and_frees_are_seen_at_once() -> None:
 # ---- profiles ----
 
 
+ENDS_HERE = ("input", "output_gradient", "activation", "temporary", "host_temporary")
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_segment_balances(family: str) -> None:
     """What a segment allocates it frees, or its role says who does; nothing is freed twice."""
@@ -103,7 +106,13 @@ def test_every_segment_balances(family: str) -> None:
                 assert event not in allocated and -event not in freed
                 (allocated if event > 0 else freed).add(abs(event))
             for number, (_, _, role) in enumerate(segment["tensors"], start=1):
-                ends_here = role in ("input", "output_gradient", "activation", "temporary")
+                ends_here = role in (
+                    "input",
+                    "output_gradient",
+                    "activation",
+                    "temporary",
+                    "host_temporary",
+                )
                 begins_here = role not in ("input", "output_gradient")
                 where = (family, variant["mode"], variant["precision"], name, number, role)
                 assert (number in allocated) == begins_here, where
