@@ -9,6 +9,7 @@ solving for its coefficients in two traces and checking the others.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -29,7 +30,7 @@ SYMBOLS = (
     "window",
     "positions",
 )
-# heads / kv_heads, where keys and values are repeated; only beside kv_heads, whose product is heads.
+# heads / kv_heads, where keys and values are repeated: kv_heads * groups becomes heads.
 GROUPS = "groups"
 _ORDER = (*SYMBOLS, GROUPS)
 
@@ -91,9 +92,7 @@ class Expression:
     def evaluate(self, sizes: Sizes) -> Fraction:
         total = Fraction(0)
         for monomial, coefficient in self._terms.items():
-            for symbol in monomial:
-                coefficient *= sizes[symbol]
-            total += coefficient
+            total += coefficient * math.prod(sizes[symbol] for symbol in monomial)
         return total
 
     def mentions(self, *symbols: str) -> bool:
@@ -140,10 +139,7 @@ class Solver:
     def _values(self, monomial: Monomial) -> tuple[int, ...]:
         values = []
         for sizes in self.traces:
-            value = 1
-            for symbol in monomial:
-                value *= sizes[symbol]
-            values.append(value)
+            values.append(math.prod(sizes[symbol] for symbol in monomial))
         return tuple(values)
 
     def solve(self, values: Sequence[int]) -> Expression:

@@ -11,23 +11,23 @@ from ljtrain.trace_expressions import GROUPS
 # One row a trace; the last is held out: expressions are found in the others and checked in it.
 # Within a row the primes differ; heads is kv_heads * groups, head_dim is even (rotary halves).
 _PRIMES = {
-    "micro_batch": (3, 5, 7, 2, 11),
-    "seq": (29, 31, 37, 41, 43),
-    "kv_heads": (3, 5, 2, 7, 11),
-    "groups": (5, 3, 7, 2, 3),
-    "heads": (11, 13, 9, 15, 14),  # without groups; one power of two above, which ALiBi rounds to
-    "half_head_dim": (7, 11, 13, 17, 19),
-    "hidden_per_head": (23, 19, 17, 29, 13),
-    "ffn": (101, 103, 107, 109, 113),
-    "vocab": (211, 223, 227, 229, 233),
-    "window": (17, 13, 19, 23, 29),
-    "positions": (59, 61, 67, 71, 73),
-    "moe_ffn": (127, 131, 137, 139, 149),
-    "experts": (13, 17, 19, 23, 29),
-    "top_k": (2, 7, 5, 3, 2),
-    "lora_rank": (47, 53, 43, 37, 31),
+    "micro_batch": (3, 5, 7, 2),
+    "seq": (29, 31, 37, 41),
+    "kv_heads": (3, 5, 2, 7),
+    "groups": (5, 3, 7, 2),
+    "heads": (11, 13, 9, 15),  # without groups; one power of two above, which ALiBi rounds to
+    "half_head_dim": (7, 11, 13, 17),
+    "hidden_per_head": (23, 19, 17, 29),
+    "ffn": (101, 103, 107, 109),
+    "vocab": (211, 223, 227, 229),
+    "window": (17, 13, 19, 23),
+    "positions": (59, 61, 67, 71),
+    "moe_ffn": (127, 131, 137, 139),
+    "experts": (13, 17, 19, 23),
+    "top_k": (2, 7, 5, 3),
+    "lora_rank": (47, 53, 43, 37),
 }
-TRACES = 5
+TRACES = 4
 LAYERS = 3  # the middle one is read: its neighbours are layers, too
 
 Sizes = dict[str, int]
@@ -46,7 +46,7 @@ class Family:
     assumption: str | None = None
 
 
-EVERY_MODEL = ("micro_batch", "seq", "hidden", "heads", "head_dim", "vocab")
+EVERY_MODEL = ("micro_batch", "seq", "hidden", "heads", "head_dim", "vocab", "lora_rank")
 
 
 def sizes_of(family: Family, kind: str, trace: int) -> Sizes:
@@ -71,12 +71,18 @@ def sizes_of(family: Family, kind: str, trace: int) -> Sizes:
     return sizes
 
 
+def larger(sizes: Sizes) -> Sizes:
+    """For the compiler, whose choices are those of real models only where sizes are not tiny."""
+    scaled = ("seq", "ffn", "vocab", "window", "positions")
+    return {name: size * (8 if name in scaled else 1) for name, size in sizes.items()}
+
+
 def _window(kind: str) -> bool:
     return "_window" in kind
 
 
 def _ungrouped(kind: str) -> bool:
-    """As many heads of keys as of queries: where a mask makes attention repeat them, it need not."""
+    """As many heads of keys as of queries: what attention repeats under a mask it need not here."""
     return kind.endswith("_ungrouped")
 
 
@@ -225,7 +231,9 @@ FAMILIES = {
             (*_MOE, "ffn"),
             assumption=GROUPED_EXPERTS,
         ),
-        Family("gpt2", _gpt2, symbols=("ffn", "positions"), own_head_dim=False, assumption=NO_DROPOUT),
+        Family(
+            "gpt2", _gpt2, symbols=("ffn", "positions"), own_head_dim=False, assumption=NO_DROPOUT
+        ),
         Family(
             "bert",
             _bert,
@@ -237,3 +245,36 @@ FAMILIES = {
         Family("mpt", _mpt, ("dense", FLASH), ("positions",), own_head_dim=False),
     )
 }
+
+
+# Keys of a config.json that name a size, wherever a family has them.
+_KEYS = {
+    "hidden_size": "hidden",
+    "intermediate_size": "ffn",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab",
+    "max_position_embeddings": "positions",
+}
+
+
+def unknown_family(config: dict[str, Any]) -> Family:
+    """A decoder by the usual keys; what else its config.json says is kept as it is."""
+    grouped = config.get("num_key_value_heads", config.get("num_attention_heads"))
+    grouped = grouped != config.get("num_attention_heads")
+
+    def configured(sizes: Sizes, kind: str) -> dict[str, Any]:
+        own = {key: value for key, value in config.items() if key not in ("model_type", "dtype")}
+        for key, symbol in _KEYS.items():
+            if key in own:
+                own[key] = sizes.get(symbol, sizes["heads"])
+        return own | {"num_hidden_layers": LAYERS, "tie_word_embeddings": False}
+
+    return Family(
+        config["model_type"],
+        configured,
+        symbols=(*(("kv_heads",) if grouped else ()), "ffn", "positions"),
+        own_head_dim="head_dim" in config,
+        assumption=f"traced from a config.json of model_type {config['model_type']}",
+    )

@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ljtrain.trace_families import FLASH, LAYERS, Family, Sizes
+from ljtrain.trace_compiled import compile_layers, kernels_left_out
+from ljtrain.trace_families import FLASH, LAYERS, Family, Sizes, larger
+from ljtrain.trace_lora import adapt
 from ljtrain.trace_record import Event, Recorder, Storage, add_in_place, address
 
 PRECISIONS = ("bf16", "bf16_autocast", "autocast", "fp32")
-MODES = ("eager", "checkpointed")
+COMPILED = ("compiled", "compiled_checkpointed")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,17 @@ class Variant:
     mode: str
     precision: str
     lora: bool = False
+
+
+VARIANTS = (
+    *(Variant(mode, precision) for precision in PRECISIONS for mode in ("eager", "checkpointed")),
+    *(
+        Variant(mode, precision, lora=True)
+        for precision in ("bf16", "autocast")
+        for mode in ("eager", "checkpointed")
+    ),
+    *(Variant(mode, precision) for precision in ("bf16", "autocast") for mode in COMPILED),
+)
 
 
 @dataclass
@@ -53,13 +66,21 @@ class Record:
 
 def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
     """Traces forward and backward of a model of `LAYERS` layers of `kind`."""
-    with FakeTensorMode(), patches_for_fakes(kind):
+    compiled = variant.mode in COMPILED
+    sizes = larger(sizes) if compiled else sizes
+    mode: Any = kernels_left_out() if compiled else FakeTensorMode()
+    with mode as reporter, patches_for_fakes(kind):
         model = build(family, kind, variant, sizes)
         parts = parts_of(model)
+        inputs = _inputs(sizes)
         recorder = Recorder()
+        if compiled:
+            compile_layers(parts["layers"])
+            _forward(model, inputs).backward()  # compiles
+            model.zero_grad(set_to_none=True)
+            reporter.report = recorder.allocated
         recorder.ignore([*model.parameters(), *model.buffers()])
         handles = _marks(parts, recorder)
-        inputs = _inputs(sizes)
         with recorder:
             batch = {name: tensor.clone() for name, tensor in inputs.items()}
             recorder.mark("prologue")
@@ -75,14 +96,14 @@ def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
 def build(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-    config = AutoConfig.for_model(
-        family.model_type, **family.config(sizes, kind)
-    )
+    config = AutoConfig.for_model(family.model_type, **family.config(sizes, kind))
     config.use_cache = False
     factory = AutoModelForMaskedLM if family.masked else AutoModelForCausalLM
     dtype = torch.bfloat16 if variant.precision.startswith("bf16") else torch.float32
     model = factory.from_config(config, dtype=dtype).train()
-    if variant.mode == "checkpointed":
+    if variant.lora:
+        adapt(model, parts_of(model)["layers"], sizes["lora_rank"])
+    if variant.mode.endswith("checkpointed"):
         model.activation_checkpointing_enable({"use_reentrant": False})
     if "autocast" in variant.precision:
         _autocast(model)
@@ -165,7 +186,9 @@ def _marks(parts: dict[str, Any], recorder: Recorder) -> list[Any]:
 
     def crossing(name: str, hidden: torch.Tensor) -> None:
         # Runs when the gradient of `hidden` is complete: later segments are done with backward.
-        hidden.register_hook(lambda gradient: recorder.mark(f"backward {name}", gradient))
+        # The frozen embedding of a model with adapters has none.
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: recorder.mark(f"backward {name}", gradient))
 
     def before(index: int) -> Any:
         def hook(module: Any, args: Any, kwargs: Any) -> None:
