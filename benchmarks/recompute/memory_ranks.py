@@ -8,6 +8,8 @@ steps.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import socket
@@ -216,6 +218,7 @@ def _rank(run: Run, rank: int, port: int, folder: str, timeline: bool) -> int:
     try:
         measured = _train(run, folder, timeline)
         Path(f"{folder}/result.{rank}").write_text(json.dumps(measured.__dict__))
+        Path(f"{folder}/modules.{rank}").write_text(json.dumps(sorted(sys.modules)))
         return 0
     except BaseException:
         traceback.print_exc()
@@ -232,6 +235,21 @@ def import_stack() -> None:
     from transformers import Trainer  # noqa: F401
 
     worker_extensions.build_shared_memory_operator()
+
+
+def _import_too(folder: str) -> None:
+    """What a rank had to import beside, so that the ranks of later runs need not."""
+    for name in json.loads(Path(f"{folder}/modules.0").read_text()):
+        if name not in sys.modules and not name.startswith(("ljtrain", "__")):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def versions() -> str:
+    from importlib import metadata
+
+    names = ("torch", "transformers", "deepspeed", "accelerate")
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
 
 
 def measure(run: Run, timeline: bool = False) -> Measured:
@@ -251,6 +269,7 @@ def measure(run: Run, timeline: bool = False) -> Measured:
             failed = next(rank for rank, code in enumerate(status) if code)
             log = Path(f"{folder}/log.{failed}").read_text(errors="replace")
             raise RuntimeError(f"rank {failed} of {run} ended with {status[failed]}: {log[-3000:]}")
+        _import_too(folder)
         ranks = [
             Measured(**json.loads(Path(f"{folder}/result.{rank}").read_text()))
             for rank in range(run.ranks)

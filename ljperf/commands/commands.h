@@ -15,6 +15,7 @@ struct CommandContext {
 
 void add_benchmark(CLI::App& app, CommandContext& context);
 void add_comm(CLI::App& app, CommandContext& context);
+void add_trace(CLI::App& app, CommandContext& context);
 void add_models(CLI::App& app, CommandContext& context);
 void add_plan(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);

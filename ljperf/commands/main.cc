@@ -89,6 +89,7 @@ int run(int argc, char** argv) {
   add_comm(app, context);
   add_models(app, context);
   add_plan(app, context);
+  add_trace(app, context);
   add_completion(app, context);
   try {
     app.parse(argc, argv);

@@ -9,6 +9,7 @@ solving for its coefficients in two traces and checking the others.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -29,6 +30,9 @@ SYMBOLS = (
     "window",
     "positions",
 )
+# heads / kv_heads, where keys and values are repeated: kv_heads * groups becomes heads.
+GROUPS = "groups"
+_ORDER = (*SYMBOLS, GROUPS)
 
 Sizes = Mapping[str, int]
 Monomial = tuple[str, ...]  # symbols in the order of SYMBOLS, repeated for powers
@@ -63,19 +67,32 @@ class Expression:
             other = Expression.constant(other)
         terms: dict[Monomial, Fraction] = {}
         for (left, a), (right, b) in itertools.product(self._terms.items(), other._terms.items()):
-            monomial = tuple(sorted(left + right, key=SYMBOLS.index))
+            monomial = tuple(sorted(left + right, key=_ORDER.index))
             terms[monomial] = terms.get(monomial, Fraction(0)) + a * b
         return Expression(terms)
 
     def halved(self) -> Expression:
         return Expression({key: value / 2 for key, value in self._terms.items()})
 
+    def without_groups(self) -> Expression:
+        """With kv_heads * groups written as heads."""
+        terms = Expression()
+        for monomial, coefficient in self._terms.items():
+            symbols = list(monomial)
+            while GROUPS in symbols:
+                if "kv_heads" not in symbols:
+                    raise Unexplained(f"heads / kv_heads without kv_heads in {self}")
+                symbols.remove(GROUPS)
+                symbols.remove("kv_heads")
+                symbols.append("heads")
+            key = tuple(sorted(symbols, key=_ORDER.index))
+            terms = terms + Expression({key: coefficient})
+        return terms
+
     def evaluate(self, sizes: Sizes) -> Fraction:
         total = Fraction(0)
         for monomial, coefficient in self._terms.items():
-            for symbol in monomial:
-                coefficient *= sizes[symbol]
-            total += coefficient
+            total += coefficient * math.prod(sizes[symbol] for symbol in monomial)
         return total
 
     def mentions(self, *symbols: str) -> bool:
@@ -98,7 +115,7 @@ class Expression:
         return " + ".join(
             "*".join([_decimal(coefficient), *monomial])
             for monomial, coefficient in sorted(
-                self._terms.items(), key=lambda term: [SYMBOLS.index(s) for s in term[0]]
+                self._terms.items(), key=lambda term: [_ORDER.index(s) for s in term[0]]
             )
         )
 
@@ -112,7 +129,7 @@ class Solver:
 
     def __init__(self, traces: Sequence[Sizes]) -> None:
         self.traces = traces
-        symbols = [symbol for symbol in SYMBOLS if symbol in traces[0]]
+        symbols = [symbol for symbol in _ORDER if symbol in traces[0]]
         self._products: list[tuple[Monomial, tuple[int, ...]]] = []
         for length in range(LONGEST_PRODUCT + 1):
             for monomial in itertools.combinations_with_replacement(symbols, length):
@@ -122,10 +139,7 @@ class Solver:
     def _values(self, monomial: Monomial) -> tuple[int, ...]:
         values = []
         for sizes in self.traces:
-            value = 1
-            for symbol in monomial:
-                value *= sizes[symbol]
-            values.append(value)
+            values.append(math.prod(sizes[symbol] for symbol in monomial))
         return tuple(values)
 
     def solve(self, values: Sequence[int]) -> Expression:
@@ -140,7 +154,7 @@ class Solver:
         total = Expression.constant(1)
         for dimension in zip(*shapes, strict=True):
             total = total * self.solve(dimension)
-        return total
+        return total.without_groups()
 
     def _product(self, values: tuple[int, ...]) -> Expression | None:
         for monomial, products in self._products:

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ljtrain import patches
-from ljtrain.trace_families import LAYERS, Family, Sizes
+from ljtrain.trace_compiled import compile_layers, kernels_left_out
+from ljtrain.trace_families import FLASH, LAYERS, Family, Sizes, larger
+from ljtrain.trace_lora import adapt
 from ljtrain.trace_record import Event, Recorder, Storage, add_in_place, address
 
 PRECISIONS = ("bf16", "bf16_autocast", "autocast", "fp32")
-MODES = ("eager", "checkpointed")
+COMPILED = ("compiled", "compiled_checkpointed")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,17 @@ class Variant:
     mode: str
     precision: str
     lora: bool = False
+
+
+VARIANTS = (
+    *(Variant(mode, precision) for precision in PRECISIONS for mode in ("eager", "checkpointed")),
+    *(
+        Variant(mode, precision, lora=True)
+        for precision in ("bf16", "autocast")
+        for mode in ("eager", "checkpointed")
+    ),
+    *(Variant(mode, precision) for precision in ("bf16", "autocast") for mode in COMPILED),
+)
 
 
 @dataclass
@@ -54,13 +66,21 @@ class Record:
 
 def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
     """Traces forward and backward of a model of `LAYERS` layers of `kind`."""
-    with FakeTensorMode(), patches_for_fakes():
+    compiled = variant.mode in COMPILED
+    sizes = larger(sizes) if compiled else sizes
+    mode: Any = kernels_left_out() if compiled else FakeTensorMode()
+    with mode as reporter, patches_for_fakes(kind):
         model = build(family, kind, variant, sizes)
         parts = parts_of(model)
+        inputs = _inputs(sizes)
         recorder = Recorder()
+        if compiled:
+            compile_layers(parts["layers"])
+            _forward(model, inputs).backward()  # compiles
+            model.zero_grad(set_to_none=True)
+            reporter.report = recorder.allocated
         recorder.ignore([*model.parameters(), *model.buffers()])
         handles = _marks(parts, recorder)
-        inputs = _inputs(sizes)
         with recorder:
             batch = {name: tensor.clone() for name, tensor in inputs.items()}
             recorder.mark("prologue")
@@ -76,17 +96,14 @@ def record(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Record:
 def build(family: Family, kind: str, variant: Variant, sizes: Sizes) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-    config = AutoConfig.for_model(
-        family.model_type,
-        num_hidden_layers=LAYERS,
-        attn_implementation="sdpa",
-        **family.config(sizes, kind),
-    )
+    config = AutoConfig.for_model(family.model_type, **family.config(sizes, kind))
     config.use_cache = False
     factory = AutoModelForMaskedLM if family.masked else AutoModelForCausalLM
     dtype = torch.bfloat16 if variant.precision.startswith("bf16") else torch.float32
     model = factory.from_config(config, dtype=dtype).train()
-    if variant.mode == "checkpointed":
+    if variant.lora:
+        adapt(model, parts_of(model)["layers"], sizes["lora_rank"])
+    if variant.mode.endswith("checkpointed"):
         model.activation_checkpointing_enable({"use_reentrant": False})
     if "autocast" in variant.precision:
         _autocast(model)
@@ -113,22 +130,41 @@ def _forward(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def patches_for_fakes() -> Iterator[None]:
+def patches_for_fakes(kind: str) -> Iterator[None]:
     from transformers import masking_utils
 
-    names = {
+    names: list[tuple[Any, str, Any]] = [
         # Its answer for a fake tensor is "tracing": build the mask in case it is needed.
-        "is_tracing": lambda *_: False,
-        "find_packed_sequence_indices": lambda *_, **__: None,
-    }
-    originals = {name: getattr(masking_utils, name) for name in names}
+        (masking_utils, "is_tracing", lambda *_: False),
+        (masking_utils, "find_packed_sequence_indices", lambda *_, **__: None),
+    ]
+    if kind == FLASH:
+        from transformers.models.mpt.modeling_mpt import MptAttention
+
+        names.append((MptAttention, "forward", _mpt_flash_attention))
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in names]
     try:
-        for name, replacement in names.items():
-            setattr(masking_utils, name, replacement)
+        for owner, name, replacement in names:
+            setattr(owner, name, replacement)
         yield
     finally:
-        for name, original in originals.items():
-            setattr(masking_utils, name, original)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _mpt_flash_attention(
+    self: Any, hidden_states: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    """MptAttention with llm-foundry's `attn_impl: flash`: no scores are kept (ALiBi is applied
+    inside the kernel, or positions are learned).
+    """
+    batch, seq = hidden_states.shape[:2]
+    query, key, value = (
+        part.reshape(batch, seq, self.n_heads, self.head_dim).transpose(1, 2)
+        for part in self.Wqkv(hidden_states).chunk(3, dim=2)
+    )
+    context = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return self.out_proj(context.transpose(1, 2).reshape(batch, seq, -1)), None
 
 
 # ---- the model's parts ----
@@ -150,7 +186,9 @@ def _marks(parts: dict[str, Any], recorder: Recorder) -> list[Any]:
 
     def crossing(name: str, hidden: torch.Tensor) -> None:
         # Runs when the gradient of `hidden` is complete: later segments are done with backward.
-        hidden.register_hook(lambda gradient: recorder.mark(f"backward {name}", gradient))
+        # The frozen embedding of a model with adapters has none.
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: recorder.mark(f"backward {name}", gradient))
 
     def before(index: int) -> Any:
         def hook(module: Any, args: Any, kwargs: Any) -> None:

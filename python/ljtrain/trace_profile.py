@@ -29,9 +29,20 @@ class Segment:
     recomputed: int = 0  # leading events of backward that belong to a recomputed forward
 
 
+@dataclass(frozen=True)
+class Crossing:
+    """The storages that pass between segments: hidden states and their gradients."""
+
+    input: int | None
+    output: int | None
+    output_gradient: int | None
+    input_gradient: int | None
+
+
 def split(record: Record) -> dict[str, Segment]:
     """Prologue, middle layer and epilogue of a recorded step."""
     forward, backward = _halves(record.events)
+    marks = {event.name: event.storage for event in record.events if isinstance(event, Mark)}
     segments = {name: Segment() for name in ("prologue", "layer", "epilogue")}
     last = f"layer {LAYERS - 1} done"
     segments["prologue"].forward = _between(forward, "prologue", "layer 0")
@@ -45,7 +56,12 @@ def split(record: Record) -> dict[str, Segment]:
     segments["layer"].recomputed = _recomputed(
         backward, f"backward layer {MIDDLE}", f"backward layer {MIDDLE - 1}"
     )
-    segments["prologue"].backward = _between(backward, "backward prologue", "end")
+    prologue_gradient = marks.get("backward prologue")
+    if prologue_gradient is not None:
+        segments["prologue"].backward = _between(backward, "backward prologue", "end")
+    else:  # a frozen embedding: what the first layer would pass on goes nowhere
+        prologue_gradient = marks[f"backward layer {MIDDLE - 1}"]
+        segments["prologue"].backward = [-prologue_gradient]
     # The loss and its gradient end with the step: the epilogue shares them, nobody frees them.
     # What the prologue shares may end when the model's forward returns: it frees that itself.
     early, late = segments["prologue"], segments["epilogue"]
@@ -55,19 +71,22 @@ def split(record: Record) -> dict[str, Segment]:
     early.backward = _without_frees(early.backward, allocated_late - passed_on)
     late.forward = _without_frees(late.forward, allocated_early)
     late.forward = _end_of_autocast(late.forward, record.casts - allocated_late)
-    marks = {event.name: event.storage for event in record.events if isinstance(event, Mark)}
+    _end_with_layer(
+        segments["layer"], forward, marks[f"layer {MIDDLE}"], marks[f"layer {MIDDLE} done"]
+    )
+    late.forward = _own_frees(late.forward, marks[last])
     crossing = {
-        "prologue": (None, marks["layer 0"], marks["backward prologue"], None),
-        "layer": (
+        "prologue": Crossing(None, marks["layer 0"], prologue_gradient, None),
+        "layer": Crossing(
             marks[f"layer {MIDDLE}"],
             marks[f"layer {MIDDLE} done"],
             marks[f"backward layer {MIDDLE}"],
             marks[f"backward layer {MIDDLE - 1}"],
         ),
-        "epilogue": (marks[last], None, None, marks[first]),
+        "epilogue": Crossing(marks[last], None, None, marks[first]),
     }
     for name, segment in segments.items():
-        _assign_roles(segment, record, name, *crossing[name])
+        _assign_roles(segment, record, name, crossing[name])
     return segments
 
 
@@ -101,6 +120,29 @@ def _from_first_allocation(events: list[Event]) -> list[Event]:
     return events[at:]
 
 
+def _own_frees(events: list[Event], input_: int | None) -> list[Event]:
+    """Without the frees of what another segment allocated, its hidden states excepted."""
+    allocated, freed = _numbers(events)
+    return _without_frees(events, freed - allocated - {input_})
+
+
+def _end_with_layer(
+    layer: Segment, forward: list[Event], input_: int | None, output: int | None
+) -> None:
+    """Some loops hold all that a layer returns until the next has returned (mpt's attention
+    weights). The profile frees it with the layer: backward, where the peak is, sees none of it.
+    """
+    kept = _own_frees(layer.forward, input_)
+    foreign = len(layer.forward) - len(kept)
+    allocated, freed = _numbers(kept)
+    _, freed_in_forward = _numbers(forward)
+    left = sorted((allocated & freed_in_forward) - freed - {output})
+    if len(left) < foreign:
+        raise TraceError("a layer frees what no layer allocated")
+    if foreign:
+        layer.forward = kept + [-number for number in left]
+
+
 def _without_frees(events: list[Event], numbers: set[int]) -> list[Event]:
     return [event for event in events if not (isinstance(event, int) and -event in numbers)]
 
@@ -117,15 +159,8 @@ def _end_of_autocast(events: list[Event], casts: set[int]) -> list[Event]:
     return result
 
 
-def _assign_roles(
-    segment: Segment,
-    record: Record,
-    name: str,
-    input_: int | None,
-    output: int | None,
-    output_gradient: int | None,
-    input_gradient: int | None,
-) -> None:
+def _assign_roles(segment: Segment, record: Record, name: str, crossing: Crossing) -> None:
+    output_gradient, input_gradient = crossing.output_gradient, crossing.input_gradient
     if output_gradient is not None and output_gradient == input_gradient:
         # One storage is both, as where a residual's gradients are added in place.
         if output_gradient in map(_number, segment.backward):
@@ -135,28 +170,29 @@ def _assign_roles(
         segment.backward += [-output_gradient, replacement]
         input_gradient = replacement
     if name == "prologue":
-        _share(segment, record, output)
+        _share(segment, record, crossing.output)
     in_forward, freed_forward = _numbers(segment.forward)
     in_backward, freed_backward = _numbers(segment.backward)
+    by_storage = {
+        crossing.input: "input",
+        crossing.output: "output",
+        output_gradient: "output_gradient",
+        input_gradient: "input_gradient",
+    }
     for number in in_forward | in_backward | freed_forward | freed_backward:
-        allocated_here = number in in_forward or number in in_backward
-        if number == input_:
-            role = "input"
-        elif number == output:
-            role = "output"
-        elif number == output_gradient:
-            role = "output_gradient"
-        elif number == input_gradient:
-            role = "input_gradient"
+        if number in by_storage:
+            role = by_storage[number]
         elif number in record.gradients:
             role = f"weight_gradient:{record.gradients[number][1]}"
         elif number in record.casts and number in in_forward and number not in freed_forward:
             role = "weight_cast"
-        elif not allocated_here:
+        elif record.storages[number].inside_kernel:
+            role = "host_temporary"
+        elif number not in in_forward | in_backward:
             role = "foreign"
         elif number in in_forward and number in freed_backward:
             role = "activation"
-        elif number not in freed_forward and number not in freed_backward:
+        elif number not in freed_forward | freed_backward:
             role = "shared"
         else:
             role = "temporary"
@@ -164,14 +200,19 @@ def _assign_roles(
 
 
 def _share(segment: Segment, record: Record, output: int | None) -> None:
-    """What the prologue leaves behind, but for the hidden states, lives until its backward: masks,
-    rotary tables. (Some of it ends a little earlier, with the first layer's backward.)
+    """What the prologue leaves behind, but for the hidden states: rotary tables and masks live
+    until its backward. (Some of it ends a little earlier, with the first layer's backward.) What
+    only the model's loop holds (embeddings, position ids) ends with the prologue here: in truth
+    when the loop returns, before the loss, which no peak falls into.
     """
     allocated, freed = _numbers(segment.forward)
     _, freed_backward = _numbers(segment.backward)
-    ever_freed = {-event for event in record.events if isinstance(event, int) and event < 0}
-    left = (allocated & ever_freed) - freed - freed_backward - {output}
-    segment.backward = [-number for number in sorted(left)] + segment.backward
+    forward, backward = _halves(record.events)
+    left = allocated - freed - freed_backward - {output}
+    held = left & _numbers(forward)[1]
+    saved = left & _numbers(backward)[1]
+    segment.forward = segment.forward + [-number for number in sorted(held)]
+    segment.backward = [-number for number in sorted(saved)] + segment.backward
 
 
 def _number(event: Event) -> int:
@@ -306,7 +347,9 @@ def _flops(calls: Sequence[Call], solver: Solver) -> Expression:
         query = size(0, 0) * size(0, 1) * size(0, 2)
         products = query * size(1, 2) * (size(0, 3) + size(2, 3)) * 2
         return products.halved() if calls[0].causal else products
-    return solver.product([call.outputs[0][0] for call in calls]) if calls[0].outputs else Expression()
+    if not calls[0].outputs:
+        return Expression()
+    return solver.product([call.outputs[0][0] for call in calls])
 
 
 def _parameters(segment: str, records: Sequence[Record], solver: Solver) -> list[list[Any]]:

@@ -28,6 +28,7 @@ class Storage:
     bytes: int
     operator: str
     source: int | None = None  # the storage that a cast copied
+    inside_kernel: bool = False
     in_place_of: int | None = None  # a gradient that real tensors would have added to in place
 
 
@@ -88,7 +89,17 @@ class Recorder(TorchDispatchMode):
     def number(self, tensor: torch.Tensor) -> int | None:
         return self._identities.get(address(tensor))
 
+    def allocated(self, tensor: torch.Tensor, operator: str) -> None:
+        """What was allocated without an operator."""
+        self._see(tensor, operator, [], accumulates=False)
+
     # ---- from PyTorch ----
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True  # compiled code runs as it is
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -99,14 +110,13 @@ class Recorder(TorchDispatchMode):
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not self._in_backward:
             self.events += [Read(address(i)) for i in inputs if self.number(i) == 0]
-        result = function(*args, **kwargs)
+        result = _run(function, args, kwargs)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = str(function.name()).replace("::", ".")
         for output in outputs:
             self._see(output, name, inputs, accumulates)
-        for extra in trace_kernels.temporaries(name, args, kwargs, outputs):
-            self._temporary(extra)
-        if len(self.storages) > before or function._schema.is_mutable:
+        self._inside_the_kernel(name, trace_kernels.temporaries(name, args))
+        if len(self.storages) > before or _writes(function):
             causal = _causal(name, function, args, kwargs)
             self.events.append(Call(name, _shapes(inputs), _shapes(outputs), causal))
         if self._in_backward and torch.is_grad_enabled():
@@ -153,15 +163,31 @@ class Recorder(TorchDispatchMode):
             del self._identities[at]
         self.events.append(-number)
 
-    def _temporary(self, extra: trace_kernels.Temporary) -> None:
-        number = len(self.storages) + 1
-        self.storages[number] = Storage(
-            shape=extra.shape,
-            item_bytes=extra.item_bytes,
-            bytes=extra.bytes,
-            operator=extra.reason,
-        )
-        self.events += [number, -number]
+    def _inside_the_kernel(self, name: str, extras: list[trace_kernels.Temporary]) -> None:
+        numbers = range(len(self.storages) + 1, len(self.storages) + 1 + len(extras))
+        for number, extra in zip(numbers, extras, strict=True):
+            self.storages[number] = Storage(
+                shape=extra.shape,
+                item_bytes=extra.item_bytes,
+                bytes=extra.bytes,
+                operator=name,
+                inside_kernel=True,
+            )
+        self.events += [*numbers, *(-number for number in numbers)]
+
+
+def _writes(function: Any) -> bool:
+    return isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable
+
+
+def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the operator; a grouped matrix product on float32 by way of bfloat16, as its shape
+    function knows no other type while its CPU kernel does.
+    """
+    if function is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float32:
+        matrices = [matrix.bfloat16() for matrix in args[:2]]
+        return function(*matrices, *args[2:], **kwargs).float()
+    return function(*args, **kwargs)
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -174,7 +200,7 @@ def _shapes(tensors: list[torch.Tensor]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _causal(name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if "scaled_dot_product" not in name:
+    if "scaled_dot_product" not in name or not isinstance(function, torch._ops.OpOverload):
         return False
     for position, argument in enumerate(function._schema.arguments):
         if argument.name == "is_causal":
@@ -223,5 +249,3 @@ def _rename(event: Event, renamed: dict[int, int]) -> Event:
     if isinstance(event, Mark) and event.storage in renamed:
         return Mark(event.name, renamed[event.storage])
     return event
-
-

@@ -27,7 +27,8 @@ file(WRITE ${OUTPUT} "// Written by cmake/embed_profiles.cmake from recompute/pr
 namespace ljtrain::recompute {
 
 std::span<const EmbeddedProfile> embedded_profiles() {
-  static constexpr EmbeddedProfile kProfiles[] = {
+  // Not constexpr: compilers limit how long a string they measure.
+  static const EmbeddedProfile kProfiles[] = {
 ${entries}      {\"\", \"\"}};
   return std::span(kProfiles).first(std::size(kProfiles) - 1);
 }

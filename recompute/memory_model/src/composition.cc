@@ -96,6 +96,7 @@ class Step {
   void play_micro_step(bool first, bool last) {
     engine_.begin_micro_step(ledger_, schedule_, first, last);
     double inputs = ledger_.at(Component::kActivations);
+    casts_ended_ = false;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       if (i + 1 == segments_.size() && held_input_ > 0) {
         ledger_.free(Component::kLayerInputs, held_input_);
@@ -191,7 +192,9 @@ class Step {
       return;
     }
     if (shared_gradient_ > 0 && segment == 0) {
-      ledger_.free(Component::kGradients, tensor.bytes);
+      // Autograd adds the two into a third.
+      ledger_.allocate(Component::kGradients, tensor.bytes);
+      ledger_.free(Component::kGradients, tensor.bytes + shared_gradient_);
       shared_gradient_ = 0;
     }
     engine_.gradient(ledger_, number, tensor.bytes);

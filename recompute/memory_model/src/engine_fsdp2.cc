@@ -12,13 +12,8 @@ class Fsdp2 final : public EngineMemory {
  public:
   explicit Fsdp2(const PreparedModel& model) : EngineMemory(model) {
     groups_.resize(model.segments());
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      for (int number : parameters().of_segment[i]) {
-        if (parameter(number).segment == static_cast<int>(i)) {
-          groups_[i].shard += share(number);
-          groups_[i].trainable_shard += parameter(number).trainable ? share(number) : 0;
-        }
-      }
+    for (int number = 0; number < std::ssize(parameters().all); ++number) {
+      group_of(number).shard += share(number);
     }
   }
 
@@ -41,8 +36,9 @@ class Fsdp2 final : public EngineMemory {
   void enter(Ledger& ledger, std::size_t segment, Phase phase) override {
     bool tail = segment + 1 == groups_.size();
     if (phase == Phase::kForward) {
-      gather(ledger, groups_[segment]);
-      unshard(ledger, groups_[segment], phase);
+      Group& group = embedding_in_tail() && segment == 0 ? groups_.back() : groups_[segment];
+      gather(ledger, group);
+      unshard(ledger, group, phase);
     } else if (tail) {
       // The root's forward has ended. Of its group, the loss comes before what the group's hook
       // waits for, the gradient of the logits.
@@ -69,14 +65,19 @@ class Fsdp2 final : public EngineMemory {
       }
       return;
     }
-    reshard(ledger, groups_[segment]);
-    reduce(ledger, groups_[segment]);
+    // A group with the embedding has no input with a gradient, so its hook comes with the last.
+    if (!(tail && embedding_in_tail())) {
+      finish_backward(ledger, groups_[segment]);
+    }
+    if (segment == 0 && embedding_in_tail()) {
+      finish_backward(ledger, groups_.back());
+    }
   }
 
   void gradient(Ledger& /*ledger*/, int number, double bytes) override {
-    Group& group = groups_[static_cast<std::size_t>(parameter(number).segment)];
+    Group& group = group_of(number);
     group.gradients += bytes;
-    if (number >= group.last_parameter) {
+    if (ranks() > 1 && number >= group.last_parameter) {
       group.last_parameter = number;
       group.last_gradient = bytes;
     }
@@ -95,8 +96,7 @@ class Fsdp2 final : public EngineMemory {
 
  private:
   struct Group {
-    double shard = 0;  // elements of a rank
-    double trainable_shard = 0;
+    double shard = 0;      // elements of a rank
     double gathered = 0;   // bytes of the all-gather's output that waits to be copied out
     double unsharded = 0;  // bytes
     double gradients = 0;  // bytes, not reduced yet
@@ -105,6 +105,13 @@ class Fsdp2 final : public EngineMemory {
     double last_gradient = 0;
     bool in_flight = false;
   };
+
+  // accelerate puts a shared embedding into the group of norm and head.
+  bool embedding_in_tail() const { return model().shape().tied_embeddings; }
+  Group& group_of(int number) {
+    auto segment = static_cast<std::size_t>(parameter(number).segment);
+    return segment == 0 && embedding_in_tail() ? groups_.back() : groups_[segment];
+  }
 
   double whole(const Group& group) const { return kBf16Bytes * group.shard * ranks(); }
 
@@ -139,18 +146,20 @@ class Fsdp2 final : public EngineMemory {
       return;
     }
     group.in_flight = false;
-    if (phase == Phase::kForward) {
-      ledger.free(Component::kCommunication, gathered_before_);
-      gathered_before_ = 0;
-    }
     group.unsharded = whole(group);
     ledger.allocate(Component::kWeights, group.unsharded);
     if (phase == Phase::kForward) {
+      ledger.free(Component::kCommunication, gathered_before_);
       gathered_before_ = group.gathered;
     } else {
       ledger.free(Component::kCommunication, group.gathered);
     }
     group.gathered = 0;
+  }
+
+  void finish_backward(Ledger& ledger, Group& group) {
+    reshard(ledger, group);
+    reduce(ledger, group);
   }
 
   void reshard(Ledger& ledger, Group& group) {
@@ -166,7 +175,22 @@ class Fsdp2 final : public EngineMemory {
     if (group.gradients == 0) {
       return;
     }
-    double elements = group.trainable_shard;
+    double elements = group.gradients / kBf16Bytes / ranks();
+    double accumulated = knobs().fsdp_reduce_bytes * elements * ranks();
+    if (!last_micro_step()) {
+      // Not reduced: kept whole, in the precision of the reduction.
+      ledger.free(Component::kGradients, group.gradients - group.last_gradient);
+      ledger.allocate(Component::kGradients, first_micro_step() ? accumulated : 0);
+      ledger.free(Component::kGradients, group.last_gradient);
+      group.gradients = 0;
+      group.last_parameter = -1;
+      return;
+    }
+    if (!first_micro_step()) {  // added to what was kept
+      ledger.free(Component::kGradients, group.gradients);
+      group.last_gradient *= accumulated / group.gradients;
+      group.gradients = accumulated;
+    }
     reduce_input_ = knobs().fsdp_reduce_bytes * elements * ranks();
     ledger.allocate(Component::kCommunication, reduce_input_);
     ledger.free(Component::kGradients, group.gradients - group.last_gradient);
@@ -181,9 +205,6 @@ class Fsdp2 final : public EngineMemory {
       ledger.free(Component::kGradients, output);
     }
     ledger.free(Component::kGradients, group.last_gradient);
-    if (!first_micro_step()) {  // added to the one that is there
-      ledger.free(Component::kGradients, reduced);
-    }
     group.gradients = 0;
     group.last_parameter = -1;
   }

@@ -45,7 +45,6 @@ class Zero0 final : public EngineMemory {
   void optimizer_step(Ledger& ledger) override {
     ledger.touch(Component::kOptimizer, kOverflowBytes * largest_trainable());
     ledger.allocate(Component::kGradients, kFp32Bytes * parameters().trainable);
-    ledger.touch(Component::kOptimizer, kFp32Bytes * largest_trainable());
     ledger.settle(Component::kGradients, 0);
   }
 };

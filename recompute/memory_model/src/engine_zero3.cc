@@ -98,7 +98,9 @@ class Zero3 final : public EngineMemory {
   }
 
   void gradient(Ledger& ledger, int number, double bytes) override {
-    if (knobs().leaf_layers) {
+    int segment = parameter(number).segment;
+    bool layer = segment > 0 && segment + 1 < static_cast<int>(model().segments());
+    if (knobs().leaf_layers && layer) {
       held_.push_back({number, bytes});  // reduced when the layer's backward has ended
     } else {
       put_into_bucket(ledger, number, bytes);

@@ -401,6 +401,15 @@ void PreparedModel::choose_variants() {
 const Segment& PreparedModel::traced_layer(LayerKind kind, bool recomputed) const {
   const Variant& variant = recomputed ? *checkpointed_ : *eager_;
   std::string name = "layer:" + std::string(layer_kind_name(kind));
+  // Masked attention repeats keys and values only where query heads share them.
+  bool ungrouped = sizes_.heads == sizes_.kv_heads;
+  for (const char* suffix :
+       {shape_.flash_attention ? "_flash" : "", ungrouped ? "_ungrouped" : ""}) {
+    if (*suffix != '\0' && variant.segments.contains(name + suffix)) {
+      name += suffix;
+      break;
+    }
+  }
   auto found = variant.segments.find(name);
   if (found == variant.segments.end()) {
     throw base::user_error(

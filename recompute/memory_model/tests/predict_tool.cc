@@ -58,7 +58,7 @@ TrainingSetup read_setup(const Json& json) {
   setup.precision = mixed_precision(setup.engine);
   setup.compiled = json.value("compiled", false);
   setup.platform = Platform::kHost;
-  setup.backend = Backend::kGloo;
+  setup.backend = json.value("backend", "gloo") == "gloo" ? Backend::kGloo : Backend::kAccl;
   EngineKnobs& knobs = setup.knobs;
   const std::map<std::string, double EngineKnobs::*> numbers{
       {"reduce_bucket_size", &EngineKnobs::reduce_bucket_size},

@@ -25,6 +25,8 @@ struct ModelShape {
   std::int64_t parameters = 0;
   // Adapters are in the profile's `lora` variants; sizes.lora_rank is then their rank.
   bool lora = false;
+  // Attention is computed in blocks where transformers' own would keep a matrix of seq x seq (MPT).
+  bool flash_attention = false;
 };
 
 }  // namespace ljtrain::recompute

@@ -83,7 +83,8 @@ struct Variant {
   Precision precision = Precision::kBf16;
   bool lora = false;
   // "prologue", "prologue:window" (with its mask: where a window is shorter than the sequence),
-  // "layer:dense", "layer:dense_window", "layer:moe", "layer:moe_window", "epilogue".
+  // "layer:dense", "layer:dense_window", "layer:moe", "layer:moe_window", "epilogue";
+  // layers also with "_ungrouped" (as many heads of keys as of queries) and "_flash".
   std::map<std::string, Segment, std::less<>> segments;
 };
 
