@@ -137,7 +137,9 @@ def test_a_fresh_config(ljperf: Ljperf, write_config: Callable[..., Path]) -> No
         num_hidden_layers=28,
         vocab_size=151936,
     )
-    answer = plan(ljperf, "--config", config, "--device", "rtx 4090", "--devices", "1")
+    answer = plan(
+        ljperf, "--config", config, "--device", "rtx 4090", "--devices", "4", "--seq", "2048"
+    )
     check_document(answer)
     assert answer["model"] == "config.json" and answer["device"] == "GeForce RTX 4090"
 
@@ -222,7 +224,8 @@ def test_a_deepspeed_file_decides(ljperf: Ljperf, tmp_path: Path) -> None:
     file.write_text(
         json.dumps({"zero_optimization": zero, "activation_checkpointing": {"profile": False}})
     )
-    options = ("--model", "llama3-8b", "--recompute", "32", "--limit", "1TiB")
+    # Sequences so short that the peak is where gradients are reduced.
+    options = ("--model", "llama3-8b", "--recompute", "32", "--limit", "1TiB", "--seq", "512")
     large = plan(ljperf, *options, "--deepspeed-config", file)
     assert large["engine"] == "ZeRO-2"
     assert any("activation_checkpointing" in warning for warning in large["warnings"])

@@ -86,16 +86,20 @@ const DeviceMemory& find_device(std::string_view name) {
       wanted = plain(full);
     }
   }
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (const DeviceMemory& device : kMemories) {
-    if (plain(device.name) == wanted) {
+    names.push_back(plain(device.name));
+    if (names.back() == wanted) {
       return device;
     }
-    names.push_back(device.name);
   }
-  std::vector<std::string_view> near = nearest_names(name, names);
+  std::vector<std::string_view> views(names.begin(), names.end());
+  for (const auto& [shorthand, full] : kShortNames) {
+    views.push_back(shorthand);
+  }
+  std::vector<std::string_view> near = nearest_names(wanted, views);
   throw base::user_error("no device `{}` is known: {}", name,
-                         near.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
+                         near.empty() ? fmt::format("there are {}", fmt::join(views, ", "))
                                       : fmt::format("did you mean {}?", fmt::join(near, ", ")));
 }
 

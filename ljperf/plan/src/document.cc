@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "answer.h"
@@ -40,6 +41,16 @@ OrderedJson alternatives_json(const Subject& subject, const Answer& answer) {
   return list;
 }
 
+// The most that one layer needs beside what is saved, at any moment: what the caching allocator
+// keeps from it cannot serve larger requests.
+double largest_working_set(const recompute::Prediction& prediction) {
+  double most = 0;
+  for (const recompute::TimelinePoint& point : prediction.timeline) {
+    most = std::max(most, point.bytes[static_cast<std::size_t>(recompute::Component::kWorkingSet)]);
+  }
+  return most;
+}
+
 OrderedJson peak_json(const recompute::Prediction& prediction) {
   return {{"phase", recompute::phase_name(prediction.peak_phase)},
           {"layer", prediction.peak_layer}};
@@ -79,6 +90,7 @@ OrderedJson to_json(const Subject& subject, const Answer& answer) {
           {"static_bytes", whole(plan.prediction.static_bytes)},
           {"peak", peak_json(plan.prediction)},
           {"breakdown_bytes", breakdown(plan.prediction.peak_components)},
+          {"working_set_peak_bytes", whole(largest_working_set(plan.prediction))},
           {"max_micro_batch", answer.max_micro_batch},
           {"max_seq", answer.max_seq},
           {"step_time_estimate_s", seconds_or_null(subject, plan.step_seconds)},
