@@ -1,6 +1,6 @@
 """Holds the memory model's predictions against measured training steps on this host.
 
-    .venv/bin/python benchmarks/recompute/memory_accuracy.py --tool TOOL --output results/DATE-memory
+    .venv/bin/python benchmarks/recompute/memory_accuracy.py --tool TOOL --output DATE-memory
 
 TOOL is `memory_predict_tool` of a C++ build with tests. The configurations are drawn by a committed
 seed from a committed grid (memory_grid.py); none was used to fit anything: the model has no fitted
@@ -27,7 +27,7 @@ ACTIVATIONS = ("activations", "layer_inputs", "working_set", "logits")
 MEDIAN_TARGET, WORST_TARGET, ACTIVATION_SHARE = 0.03, 0.08, 0.5
 
 
-def _predict(tool: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def predict(tool: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = "".join(json.dumps(entry) + "\n" for entry in questions)
     answer = subprocess.run([tool], input=lines, capture_output=True, text=True, check=False)
     if answer.returncode:
@@ -35,7 +35,7 @@ def _predict(tool: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-def _row(run: Any, predicted: dict[str, Any], measured: Any) -> dict[str, Any]:
+def compare(run: Any, predicted: dict[str, Any], measured: Any) -> dict[str, Any]:
     static, peak = max(measured.static_bytes), max(measured.peak_bytes)
     rise, foreseen = peak - static, predicted["peak_bytes"] - predicted["static_bytes"]
     components = predicted["peak_components"]
@@ -58,8 +58,7 @@ def _row(run: Any, predicted: dict[str, Any], measured: Any) -> dict[str, Any]:
         "rise_bytes": rise,
         "predicted_rise_bytes": foreseen,
         "error": foreseen / rise - 1,
-        "activation_share": sum(components[name] for name in ACTIVATIONS)
-        / predicted["peak_bytes"],
+        "activation_share": sum(components[name] for name in ACTIVATIONS) / predicted["peak_bytes"],
         "peak_at": f"{predicted['peak_phase']} {predicted['peak_layer']}",
     }
 
@@ -93,16 +92,16 @@ def _table(rows: list[dict[str, Any]], summary: dict[str, Any], about: dict[str,
         f"working set) are at least half of the predicted peak in "
         f"{summary['mostly_activations']} of them.",
         "",
-        "| model | engine | ranks | hidden × layers | vocab | tokens | recomputed | state, MiB | "
+        "| model | engine | ranks | hidden x layers | vocab | tokens | recomputed | state, MiB | "
         "rise, MiB | predicted | error | peak at | activations |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        steps = f" × {row['accumulation']}" if row["accumulation"] > 1 else ""
+        steps = f" x {row['accumulation']}" if row["accumulation"] > 1 else ""
         window = f", window {row['window']}" if row["window"] else ""
         lines.append(
-            f"| {row['family']}{window} | {row['engine']} | {row['ranks']} | {row['hidden']} × "
-            f"{row['layers']} | {row['vocab']} | {row['micro_batch']} × {row['seq']}{steps} | "
+            f"| {row['family']}{window} | {row['engine']} | {row['ranks']} | {row['hidden']} x "
+            f"{row['layers']} | {row['vocab']} | {row['micro_batch']} x {row['seq']}{steps} | "
             f"{row['recomputed']} | {row['static_bytes'] / 2**20:.1f} | "
             f"{row['rise_bytes'] / 2**20:.1f} | {row['predicted_rise_bytes'] / 2**20:.1f} | "
             f"{100 * row['error']:+.2f} % | {row['peak_at']} | {row['activation_share']:.0%} |"
@@ -120,7 +119,7 @@ def _write(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tool", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, help="without suffix: .json and .md")
     parser.add_argument("--count", type=int, default=63, help="63: every family with every engine")
@@ -136,7 +135,7 @@ def main() -> int:
     seed = memory_grid.SEED if options.seed is None else options.seed
     runs = memory_grid.draw_runs(options.count, seed)
     questions = [memory_grid.question(run, options.backend) for run in runs]
-    predictions = _predict(options.tool, questions)
+    predictions = predict(options.tool, questions)
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     about = {
@@ -147,12 +146,13 @@ def main() -> int:
     }
     for number, (run, predicted) in enumerate(zip(runs, predictions, strict=True)):
         try:
-            rows.append(_row(run, predicted, memory_ranks.measure(run)))
+            rows.append(compare(run, predicted, memory_ranks.measure(run)))
         except RuntimeError as error:
             failed.append(str(error)[-600:])
             print(f"{number}: failed: {str(error)[-600:]}", flush=True)
             continue
-        print(f"{number}: {rows[-1]['family']} {rows[-1]['engine']} {rows[-1]['error']:+.2%}", flush=True)
+        row = rows[-1]
+        print(f"{number}: {row['family']} {row['engine']} {row['error']:+.2%}", flush=True)
         _write(options.output, rows, failed, about)  # what is there if the sweep is interrupted
     if not rows:
         return 1

@@ -1,7 +1,8 @@
 """Trains small models on the ranks of this host and reads the allocated memory of a step.
 
-One process imports the stack (seconds) and forks the ranks of each run, so that a sweep costs little
-more than its steps. A rank does what `ljtrain.worker` does, with a recorder in place of its meter:
+One process imports the stack (seconds) and forks the ranks of each run, so that a sweep costs
+little more than its steps. A rank does what `ljtrain.worker` does, with a recorder in place of its
+meter:
 allocated bytes at each layer's start and end, the peak of the last step, and what is there between
 steps.
 """
@@ -177,7 +178,7 @@ def _train(run: Run, folder: str, timeline: bool) -> Measured:
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     recorder = Recorder(loaded)
 
-    class Steps(TrainerCallback):  # type: ignore[misc]
+    class Steps(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             if run.recomputed:
                 recompute_first(trainer.model, run.recomputed)

@@ -68,9 +68,6 @@ struct Parameters {
   std::vector<std::vector<int>> modules_of_segment;  // [segment][local] -> modules
   double elements = 0;
   double trainable = 0;
-
-  // Sum of `elements` over the parameters of a segment.
-  double segment_elements(std::size_t segment, bool trainable_only) const;
 };
 
 class PreparedModel {
@@ -123,6 +120,10 @@ class PreparedModel {
 
 // How local modules are formed: parameters of a segment by the module that owns them.
 std::vector<std::vector<int>> local_modules(const Segment& segment);
+
+// Tokens that a fused head and loss work on at a time: PyTorch's linear_cross_entropy, its fast
+// setting.
+inline constexpr std::int64_t kFusedLossChunk = 256;
 
 // Puts sizes into a segment. `saved` is the component of what waits for the backward, `transient`
 // of the rest.
