@@ -101,6 +101,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_inner": 100,
         "tie_word_embeddings": False,
     },
+    "mpt": {"d_model": 64, "n_layers": 4, "n_heads": 4, "max_seq_len": 64},
+    "mpt untied, by the common names": {
+        "model_type": "mpt",
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "max_seq_len": 64,
+        "tie_word_embeddings": False,
+        "attn_config": {"alibi": True, "attn_pdrop": 0},
+    },
     "bert": {"max_position_embeddings": 64},
     "bert untied": {
         "model_type": "bert",
@@ -113,10 +123,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def family_config(name: str) -> dict[str, Any]:
     own = FAMILIES[name]
     config: dict[str, Any] = {"model_type": name.split(maxsplit=1)[0], **COMMON, **own}
-    if config["model_type"] == "gpt2":
-        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads"):
+    if config["model_type"] in ("gpt2", "mpt"):
+        for key in COMMON.keys() - {"vocab_size", "bos_token_id", "eos_token_id"} - own.keys():
             del config[key]
-        del config["num_attention_heads"]
     return config
 
 

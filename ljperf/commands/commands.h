@@ -17,7 +17,9 @@ void add_benchmark(CLI::App& app, CommandContext& context);
 void add_comm(CLI::App& app, CommandContext& context);
 void add_memory(CLI::App& app, CommandContext& context);
 void add_compile(CLI::App& app, CommandContext& context);
+void add_trace(CLI::App& app, CommandContext& context);
 void add_models(CLI::App& app, CommandContext& context);
+void add_plan(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::ljperf

@@ -24,6 +24,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf comm --peers mpi,gloo --check
   ljperf memory snapshot.pickle --limit 80GiB
   ljperf compile --explain llama3-8b
+  ljperf plan --model llama3-8b --devices 8 --device-memory 80GiB
   ljperf models
 )";
 
@@ -91,6 +92,8 @@ int run(int argc, char** argv) {
   add_memory(app, context);
   add_compile(app, context);
   add_models(app, context);
+  add_plan(app, context);
+  add_trace(app, context);
   add_completion(app, context);
   try {
     app.parse(argc, argv);

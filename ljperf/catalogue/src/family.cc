@@ -20,7 +20,7 @@ constexpr Family kBert{.model_type = "bert",
                        .output_bias = Bias::kAlways,
                        .mlp_bias = Bias::kAlways};
 
-constexpr std::array<Family, 12> kFamilies{{
+constexpr std::array<Family, 13> kFamilies{{
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",
      .kv_heads_nullable = true,
@@ -97,6 +97,11 @@ constexpr std::array<Family, 12> kFamilies{{
     {.model_type = "phi3", .architecture = "Phi3ForCausalLM", .windows = Windows::kEveryLayer},
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",
+     .keys = {.hidden = "n_embd",
+              .layers = "n_layer",
+              .heads = "n_head",
+              .ffn = "n_inner",
+              .positions = "n_positions"},
      .head_dim_key = false,
      .heads_divide_hidden = true,
      .tied_by_default = true,
@@ -106,6 +111,21 @@ constexpr std::array<Family, 12> kFamilies{{
      .qkv_bias = Bias::kAlways,
      .output_bias = Bias::kAlways,
      .mlp_bias = Bias::kAlways},
+    {.model_type = "mpt",
+     .architecture = "MptForCausalLM",
+     .keys = {.hidden = "d_model",
+              .layers = "n_layers",
+              .heads = "n_heads",
+              .ffn = "",
+              .positions = "max_seq_len",
+              .common_positions = false},
+     .head_dim_key = false,
+     .heads_divide_hidden = true,
+     .tied_by_default = true,
+     .gated_mlp = false,
+     .layer_norm = true,
+     .norm_bias = false,
+     .alibi = true},
     kBert,
 }};
 

@@ -26,9 +26,22 @@ enum class Windows : std::uint8_t {
 
 enum class Experts : std::uint8_t { kNone, kMixtral, kQwen3, kGeneric };
 
+// The names under which a family stores the sizes. transformers also takes the common names where a
+// family has its own (`attribute_map`), but not for every key.
+struct FamilyKeys {
+  std::string_view hidden = "hidden_size";
+  std::string_view layers = "num_hidden_layers";
+  std::string_view heads = "num_attention_heads";
+  std::string_view ffn =
+      "intermediate_size";  // "": no key; the MLP is 4 times as wide as the model
+  std::string_view positions = "max_position_embeddings";
+  bool common_positions = true;  // `max_position_embeddings` is taken too
+};
+
 struct Family {
   std::string_view model_type;
   std::string_view architecture;
+  FamilyKeys keys;
   Task task = Task::kCausalLm;
   std::int64_t default_kv_heads = 0;  // where the key is absent; 0: as many as heads
   bool kv_heads_nullable = false;     // null means as many as heads; elsewhere it is refused
@@ -38,7 +51,9 @@ struct Family {
   bool tied_by_default = false;
   bool gated_mlp = true;
   bool layer_norm = false;
+  bool norm_bias = true;  // of LayerNorm
   bool learned_positions = false;
+  bool alibi = false;  // no rotary embeddings; the bias is made for `max_seq_len` positions
   int norms_per_layer = 2;
   bool qk_norms = false;
   Bias qkv_bias = Bias::kNever;

@@ -15,29 +15,20 @@ namespace {
 constexpr double kMostParameters = 1e15;
 constexpr std::int64_t kMostHeadDim = 4096;
 
-// The name under which a family stores a common key: GPT-2 has its own, and takes the others too.
-std::string_view key_of(const ConfigReader& reader, const Family& family, std::string_view common,
-                        std::string_view gpt2) {
-  if (family.model_type != "gpt2") {
-    return common;
-  }
-  return reader.present({gpt2, common}) == common ? common : gpt2;
+// The name that the file uses, of a family's own and the common one.
+std::string_view key_of(const ConfigReader& reader, std::string_view own, std::string_view common) {
+  return !own.empty() && reader.present({own, common}) == common ? common : own;
 }
 
-struct Keys {
-  std::string_view hidden;
-  std::string_view layers;
-  std::string_view heads;
-  std::string_view ffn;
-  std::string_view positions;
-};
-
-Keys keys_of(const ConfigReader& reader, const Family& family) {
-  return {.hidden = key_of(reader, family, "hidden_size", "n_embd"),
-          .layers = key_of(reader, family, "num_hidden_layers", "n_layer"),
-          .heads = key_of(reader, family, "num_attention_heads", "n_head"),
-          .ffn = key_of(reader, family, "intermediate_size", "n_inner"),
-          .positions = key_of(reader, family, "max_position_embeddings", "n_positions")};
+FamilyKeys keys_of(const ConfigReader& reader, const Family& family) {
+  const FamilyKeys own = family.keys;
+  const FamilyKeys common;
+  return {.hidden = key_of(reader, own.hidden, common.hidden),
+          .layers = key_of(reader, own.layers, common.layers),
+          .heads = key_of(reader, own.heads, common.heads),
+          .ffn = key_of(reader, own.ffn, common.ffn),
+          .positions = own.common_positions ? key_of(reader, own.positions, common.positions)
+                                            : own.positions};
 }
 
 // What no reader of one decoder or encoder can make sense of.
@@ -67,12 +58,12 @@ void refuse_other_kinds(const ConfigReader& reader, const base::Json& root) {
   }
 }
 
-void require_keys(const ConfigReader& reader, const Family& family, const Keys& keys) {
+void require_keys(const ConfigReader& reader, const Family& family, const FamilyKeys& keys) {
   std::vector<std::string_view> missing;
   for (std::string_view key :
        {keys.hidden, keys.layers, keys.heads, std::string_view("vocab_size"), keys.ffn}) {
-    // GPT-2's MLP is four times as wide as the model unless it says otherwise.
-    bool optional = key == keys.ffn && family.model_type == "gpt2";
+    // GPT-2's MLP is four times as wide as the model unless it says otherwise, MPT's always.
+    bool optional = key.empty() || (key == keys.ffn && family.model_type == "gpt2");
     if (!optional && !reader.has(key)) {
       missing.push_back(key);
     }
@@ -113,7 +104,7 @@ bool has_bias(const ConfigReader& reader, Bias bias, std::string_view key) {
   return bias == Bias::kAlways || (bias == Bias::kByKey && reader.boolean_or(key, false));
 }
 
-void read_heads(const ConfigReader& reader, const Family& family, const Keys& keys,
+void read_heads(const ConfigReader& reader, const Family& family, const FamilyKeys& keys,
                 ModelConfig* config) {
   config->heads = reader.required(keys.heads, 1, Limit::kHeads);
   // An absent key means the family's default, null means as many as heads.
@@ -143,7 +134,7 @@ void read_heads(const ConfigReader& reader, const Family& family, const Keys& ke
                            config->hidden_size, config->hidden_size);
   }
   config->head_dim = stated.value_or(config->hidden_size / config->heads);
-  if (!family.learned_positions && config->head_dim % 2 != 0) {
+  if (!family.learned_positions && !family.alibi && config->head_dim % 2 != 0) {
     throw base::user_error(
         "{}: the head size is {} ({}), and rotary embeddings need an even one; change {} or "
         "`head_dim`",
@@ -226,6 +217,38 @@ void read_windows(const ConfigReader& reader, const Family& family, ModelConfig*
         each([used](std::int64_t) { return used; });
       }
       return;
+  }
+}
+
+// Keys of an MPT configuration that transformers takes and then ignores.
+void note_ignored_keys(const ConfigReader& reader, const base::Json& root, ModelConfig* config) {
+  if (reader.integer_or("expansion_ratio", 1, Limit::kSize, 4) != 4) {
+    config->notes.push_back(
+        fmt::format("expansion_ratio is {}, but transformers always makes MPT's MLP 4 times as "
+                    "wide as the model, and so it is counted here",
+                    root.at("expansion_ratio").dump()));
+  }
+  if (!reader.boolean_or("no_bias", true)) {
+    config->notes.emplace_back(
+        "no_bias is false, but transformers builds MPT without biases, and so it is counted here");
+  }
+  auto attention = root.find("attn_config");
+  if (attention == root.end() || attention->is_null()) {
+    return;
+  }
+  if (!attention->is_object()) {
+    throw base::user_error("{} is {}; write an object, as in {{\"alibi\": true}}, or remove it",
+                           reader.where("attn_config"), shown(*attention));
+  }
+  const std::pair<std::string_view, base::Json> kBuilt[] = {
+      {"attn_type", "multihead_attention"}, {"qk_ln", false}, {"alibi", true}};
+  for (const auto& [key, built] : kBuilt) {
+    auto value = attention->find(key);
+    if (value != attention->end() && *value != built) {
+      config->notes.push_back(fmt::format(
+          "attn_config.{} is {}, but transformers builds MPT as with {}, and so it is counted here",
+          key, shown(*value), built.dump()));
+    }
   }
 }
 
@@ -342,20 +365,26 @@ const Family& choose_family(const ConfigReader& reader, ModelConfig* config) {
   return encoder ? generic_encoder() : generic_decoder();
 }
 
-void read_shape(const ConfigReader& reader, const Family& family, const Keys& keys,
+void read_shape(const ConfigReader& reader, const Family& family, const FamilyKeys& keys,
                 ModelConfig* config) {
   config->hidden_size = reader.required(keys.hidden, 1, Limit::kSize);
   config->layers.resize(reader.required(keys.layers, 1, Limit::kLayers));
   config->vocab_size = reader.required("vocab_size", 1, Limit::kSize);
-  config->ffn_size = reader.integer_or(keys.ffn, 1, Limit::kSize, 4 * config->hidden_size);
-  bool gpt2 = family.model_type == "gpt2";
-  config->max_positions = reader.integer_or(keys.positions, 1, Limit::kSize,
-                                            family.learned_positions ? (gpt2 ? 1024 : 512) : 0);
+  config->ffn_size = 4 * config->hidden_size;
+  if (!keys.ffn.empty()) {
+    config->ffn_size = reader.integer_or(keys.ffn, 1, Limit::kSize, config->ffn_size);
+  }
+  std::int64_t positions = family.learned_positions ? (family.model_type == "gpt2" ? 1024 : 512)
+                           : family.alibi           ? 2048
+                                                    : 0;
+  config->max_positions = reader.integer_or(keys.positions, 1, Limit::kSize, positions);
+  config->positions_end = family.learned_positions || family.alibi;
   config->learned_positions = family.learned_positions ? config->max_positions : 0;
   read_heads(reader, family, keys, config);
   config->tied_embeddings = reader.boolean_or("tie_word_embeddings", family.tied_by_default);
   config->gated_mlp = family.gated_mlp;
   config->layer_norm = family.layer_norm;
+  config->norm_bias = family.layer_norm && family.norm_bias;
   config->norms_per_layer = family.norms_per_layer;
   config->qk_norms = family.qk_norms;
   config->qkv_bias = has_bias(reader, family.qkv_bias, "attention_bias");
@@ -376,7 +405,7 @@ std::string_view task_name(Task task) {
 }
 
 std::int64_t longest_sequence(const ModelConfig& config, std::int64_t seq) {
-  return config.learned_positions == 0 ? seq : std::min(seq, config.learned_positions);
+  return config.positions_end ? std::min(seq, config.max_positions) : seq;
 }
 
 void require_sequence(const ModelConfig& config, std::string_view name, std::int64_t seq) {
@@ -394,7 +423,7 @@ ModelConfig read_model_config(const base::JsonDocument& document) {
   refuse_other_kinds(reader, document.root());
   ModelConfig config;
   const Family& family = choose_family(reader, &config);
-  Keys keys = keys_of(reader, family);
+  FamilyKeys keys = keys_of(reader, family);
   require_keys(reader, family, keys);
   if (!config.generic) {
     refuse_nulls(reader, family);
@@ -402,12 +431,16 @@ ModelConfig read_model_config(const base::JsonDocument& document) {
   read_shape(reader, family, keys, &config);
   read_windows(reader, family, &config);
   read_experts(reader, family, &config);
+  if (config.model_type == "mpt") {
+    note_ignored_keys(reader, document.root(), &config);
+  }
   check_pad_token(reader, config);
   if (double parameters = rough_parameters(config); parameters > kMostParameters) {
     throw base::user_error(
         "{}: about {:.1e} parameters; no such model exists: check {}, {}, {} and the number of "
         "experts",
-        document.name(), parameters, keys.hidden, keys.ffn, keys.layers);
+        document.name(), parameters, keys.hidden, keys.ffn.empty() ? keys.heads : keys.ffn,
+        keys.layers);
   }
   config.json = document.root();
   config.json.erase("_ljtrain");

@@ -4,7 +4,7 @@ namespace ljtrain::ljperf {
 namespace {
 
 std::int64_t norm_parameters(const ModelConfig& config, std::int64_t size) {
-  return config.layer_norm ? 2 * size : size;
+  return config.norm_bias ? 2 * size : size;
 }
 
 std::int64_t attention_parameters(const ModelConfig& config) {

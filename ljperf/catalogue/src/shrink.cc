@@ -1,6 +1,7 @@
 #include "shrink.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -12,10 +13,12 @@ namespace {
 
 using base::Json;
 
-// GPT-2 has names of its own for common keys, and takes the common ones too.
-const char* stored_name(const Json& json, const ModelConfig& config, const char* common,
-                        const char* gpt2) {
-  return config.model_type == "gpt2" && !json.contains(common) ? gpt2 : common;
+// The name of a size in this file: the common one, or the family's own where the file has that.
+std::string stored_name(const Json& json, const ModelConfig& config,
+                        std::string_view FamilyKeys::* key) {
+  const Family* family = find_family(config.model_type);
+  std::string common(FamilyKeys().*key);
+  return family == nullptr || json.contains(common) ? common : std::string(family->keys.*key);
 }
 
 // Divides what is there and not null.
@@ -27,8 +30,8 @@ void divide(Json* json, std::string_view key, std::int64_t divisor) {
 }
 
 void divide_sizes(const ModelConfig& config, std::int64_t divisor, Json* json) {
-  (*json)[stored_name(*json, config, "hidden_size", "n_embd")] = config.hidden_size / divisor;
-  (*json)[stored_name(*json, config, "num_attention_heads", "n_head")] = config.heads / divisor;
+  (*json)[stored_name(*json, config, &FamilyKeys::hidden)] = config.hidden_size / divisor;
+  (*json)[stored_name(*json, config, &FamilyKeys::heads)] = config.heads / divisor;
   (*json)["vocab_size"] = (config.vocab_size + divisor - 1) / divisor;
   for (std::string_view key : {"intermediate_size", "n_inner"}) {
     divide(json, key, divisor);
@@ -136,7 +139,7 @@ ModelConfig shrink(const ModelConfig& config, std::int64_t divisor,
   divide_sizes(config, divisor, &json);
   choose_in_lists(chosen, config.layers.size(), &json);
   place_layers(config, chosen, periodic, &json);
-  json[stored_name(json, config, "num_hidden_layers", "n_layer")] = chosen.size();
+  json[stored_name(json, config, &FamilyKeys::layers)] = chosen.size();
   drop_absent_tokens(json["vocab_size"].get<std::int64_t>(), &json);
   return read_model_config(base::JsonDocument::parse(json.dump(2), "proxy config.json"));
 }

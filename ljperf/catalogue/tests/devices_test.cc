@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "base/errors.h"
+
 namespace ljtrain::ljperf {
 namespace {
 
@@ -92,6 +94,30 @@ TEST(Devices, TableIsConsistent) {
     EXPECT_EQ(
         peak_flops_per_second(std::string("NVIDIA ") + std::string(peak.name), PeakType::kFp16),
         peak.fp16 * 1e12);
+  }
+}
+
+TEST(Devices, MemoryByTheNameThatPeopleWrite) {
+  EXPECT_EQ(find_device("h100").name, "H100 80GB HBM3");
+  EXPECT_EQ(find_device("NVIDIA H100 PCIe").memory_gb, 80);
+  EXPECT_EQ(find_device("rtx 4090").bandwidth, 1008);
+  EXPECT_EQ(find_device("a100-40gb").memory_gb, 40);
+  EXPECT_EQ(find_device("A100-SXM4-80GB").memory_gb, 80);
+  EXPECT_EQ(find_device("mi300x").memory_gb, 192);
+  EXPECT_THROW(find_device(""), base::UserError);
+  try {
+    find_device("h10");
+    FAIL();
+  } catch (const base::UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean"), std::string::npos);
+  }
+}
+
+TEST(Devices, EveryPeakHasItsMemory) {
+  for (const DevicePeak& peak : device_peaks()) {
+    const DeviceMemory& memory = find_device(peak.name);
+    EXPECT_EQ(memory.name, peak.name);
+    EXPECT_GT(memory.bandwidth, 100);
   }
 }
 

@@ -209,6 +209,41 @@ TEST(ModelConfig, SequenceMustFitLearnedPositions) {
   EXPECT_NO_THROW(require_sequence(catalogue_config("llama3-8b"), "llama3-8b", 1'000'000));
 }
 
+TEST(ModelConfig, MptHasKeysOfItsOwn) {
+  Json json{{"model_type", "mpt"},
+            {"d_model", 4096},
+            {"n_heads", 32},
+            {"n_layers", 32},
+            {"vocab_size", 50432},
+            {"max_seq_len", 2048},
+            {"attn_config", {{"alibi", true}}}};
+  ModelConfig mpt = read_json(json);
+  EXPECT_EQ(mpt.architecture, "MptForCausalLM");
+  EXPECT_EQ(mpt.hidden_size, 4096);
+  EXPECT_EQ(mpt.ffn_size, 16384);
+  EXPECT_EQ(mpt.kv_heads, 32);
+  EXPECT_TRUE(mpt.tied_embeddings);
+  EXPECT_TRUE(mpt.notes.empty());
+  EXPECT_NO_THROW(require_sequence(mpt, "mpt", 2048));
+  EXPECT_THROW(require_sequence(mpt, "mpt", 2049), base::UserError);  // the ALiBi bias ends there
+  // What transformers takes and ignores is said.
+  json["expansion_ratio"] = 8;
+  json["no_bias"] = false;
+  json["attn_config"] = {{"qk_ln", true}};
+  mpt = read_json(json);
+  EXPECT_EQ(mpt.ffn_size, 16384);
+  ASSERT_EQ(mpt.notes.size(), 3);
+  EXPECT_TRUE(mentions(mpt.notes[0], "expansion_ratio is 8"));
+  EXPECT_TRUE(mentions(mpt.notes[2], "attn_config.qk_ln is true"));
+  json["attn_config"] = 3;
+  EXPECT_TRUE(mentions(error_of(json.dump(1)), "`attn_config` is 3; write an object"));
+  json["attn_config"] = nullptr;
+  json["d_model"] = "wide";
+  EXPECT_TRUE(mentions(error_of(json.dump(1)), R"(`d_model` is "wide")"));
+  EXPECT_TRUE(mentions(error_of(R"({"model_type": "mpt", "d_model": 64})"),
+                       "`n_layers`, `n_heads`, `vocab_size`, absent"));
+}
+
 TEST(ModelConfig, AbsurdSizesAreRefusedBeforeTheyOverflow) {
   Json json = catalogue_json("mixtral-8x7b");
   json["hidden_size"] = 268'435'456;

@@ -35,7 +35,7 @@ TEST(Parameters, PartsAddUp) {
   for (const CatalogueModel& model : catalogue_models()) {
     ModelConfig config = read_catalogue_model(model);
     ParameterCounts counts = count_parameters(config);
-    std::int64_t norm = (config.layer_norm ? 2 : 1) * config.hidden_size;
+    std::int64_t norm = (config.norm_bias ? 2 : 1) * config.hidden_size;
     EXPECT_EQ(std::accumulate(counts.layers.begin(), counts.layers.end(),
                               counts.embedding + counts.head + norm),
               counts.total)

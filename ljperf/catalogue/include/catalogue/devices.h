@@ -1,4 +1,4 @@
-// Peak arithmetic rates of accelerators, for MFU. Dense rates only: the doubled figures of NVIDIA's
+// Peak rates of accelerators: arithmetic for MFU, and memory for plans. Dense rates only: the doubled figures of NVIDIA's
 // data sheets hold for 2:4 sparse matrices. A device that is not in the table has no peak here, and
 // never its neighbour's: names must match whole.
 #pragma once
@@ -29,5 +29,18 @@ std::span<const DevicePeak> device_peaks();
 // GPUs and variants with a suffix), or it has no units for the type. Upper and lower case must
 // match; blanks around the name and a leading "NVIDIA " (older drivers leave it out) do not matter.
 std::optional<double> peak_flops_per_second(std::string_view device_name, PeakType type);
+
+struct DeviceMemory {
+  std::string_view name;  // as DevicePeak's
+  // What the maker calls its size: within 1 % of GiB as the runtime counts them. 0: not settled.
+  double memory_gb = 0;
+  double bandwidth = 0;  // GB/s (10^9)
+};
+
+// The device a person means: the name above in any case, without its maker, blanks or dashes
+// ("l40s", "rtx 4090"), or a short one ("h100" is the SXM module of 80 GB). For what is asked for,
+// never for what is found: names that a machine reports go to peak_flops_per_second. Throws
+// UserError with the nearest names.
+const DeviceMemory& find_device(std::string_view name);
 
 }  // namespace ljtrain::ljperf

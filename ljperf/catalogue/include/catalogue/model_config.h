@@ -3,8 +3,9 @@
 // JSON again.
 //
 // Families (`model_type`) read exactly as transformers 5.24 builds them: llama, mistral, mixtral,
-// qwen2, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt2, bert. Another model_type with
-// the common keys is read as a generic decoder (Llama-shaped) or, when its `architectures` names a
+// qwen2, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt2, mpt, bert. Another model_type
+// with the common keys is read as a generic decoder (Llama-shaped) or, when its `architectures`
+// names a
 // ...ForMaskedLM class, a generic encoder (BERT-shaped); `generic` is then true and `notes` says
 // so.
 #pragma once
@@ -52,14 +53,16 @@ struct ModelConfig {
   std::int64_t head_dim = 0;
   std::int64_t vocab_size = 0;
   std::int64_t max_positions = 0;      // 0: not stated
-  std::int64_t learned_positions = 0;  // rows of a learned position embedding; 0: rotary
+  std::int64_t learned_positions = 0;  // rows of a learned position embedding; 0: rotary or ALiBi
   std::int64_t type_vocab_size = 0;    // rows of BERT's segment embedding
   MixtureOfExperts moe;
   std::vector<LayerSpec> layers;  // one a layer, first to last; never empty
 
+  bool positions_end = false;    // no sequence may be longer than max_positions
   bool tied_embeddings = false;  // the output head is the input embedding
   bool gated_mlp = true;         // gate, up and down projections; false: up and down
-  bool layer_norm = false;       // LayerNorm (weight and bias); false: RMSNorm (weight)
+  bool layer_norm = false;       // LayerNorm; false: RMSNorm, which has a weight only
+  bool norm_bias = false;        // LayerNorm has a bias beside its weight
   bool embedding_norm = false;   // BERT: a norm after the embeddings, none after the last layer
   int norms_per_layer = 2;       // Gemma 2 and 3 have 4
   bool qk_norms = false;         // an RMSNorm over head_dim on queries and on keys
@@ -83,8 +86,8 @@ struct ModelConfig {
 // 10^15 parameters (so that counts never overflow 64 bits).
 ModelConfig read_model_config(const base::JsonDocument& document);
 
-// The longest sequence the model can take, at most `seq`: learned positions end somewhere, rotary
-// ones do not.
+// The longest sequence the model can take, at most `seq`: learned positions end somewhere, and so
+// does the ALiBi bias that transformers makes; rotary positions do not.
 std::int64_t longest_sequence(const ModelConfig& config, std::int64_t seq);
 
 // Throws UserError when the model has no positions for a sequence of `seq` tokens, or `seq` is less
