@@ -34,8 +34,14 @@ void run_rank(const UniqueId& id, int rank, int ranks, OperationKind kind,
   pin(rank % static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
   for (const std::size_t bytes : sizes) {
     const std::size_t room = bytes + 64;
-    auto* send = static_cast<float*>(registered ? Communicator::allocate(room) : std::malloc(room));
-    auto* recv = static_cast<float*>(registered ? Communicator::allocate(room) : std::malloc(room));
+    std::vector<std::byte> plain_send(registered ? 0 : room);
+    std::vector<std::byte> plain_recv(registered ? 0 : room);
+    auto* send = reinterpret_cast<float*>(plain_send.data());
+    auto* recv = reinterpret_cast<float*>(plain_recv.data());
+    if (registered) {
+      send = static_cast<float*>(Communicator::allocate(room));
+      recv = static_cast<float*>(Communicator::allocate(room));
+    }
     std::memset(send, 0, room);
     std::memset(recv, 0, room);
     Collective call;
@@ -102,7 +108,7 @@ int main(int argc, char** argv) {
       kind = static_cast<OperationKind>(i);
     }
   }
-  const int ranks = std::atoi(argv[2]);
+  const int ranks = static_cast<int>(std::strtol(argv[2], nullptr, 10));
   std::vector<std::size_t> sizes;
   for (char* at = std::strtok(argv[3], ","); at != nullptr; at = std::strtok(nullptr, ",")) {
     sizes.push_back(std::strtoull(at, nullptr, 10));

@@ -24,6 +24,7 @@ constexpr int kRounds = 15;
 constexpr std::size_t kBytesPerRound = std::size_t{256} << 20;
 
 struct Free {
+  // NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): aligned_alloc's
   void operator()(void* pointer) const { std::free(pointer); }
 };
 using Buffer = std::unique_ptr<std::byte, Free>;

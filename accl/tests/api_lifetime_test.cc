@@ -467,7 +467,7 @@ void make_use_and_destroy() {
 // 50 of them, or as many as ACCL_TEST_COMMUNICATORS says (the slow run: 1,000).
 TEST(ApiLifetime, NothingIsLeftBehind) {
   const char* text = std::getenv("ACCL_TEST_COMMUNICATORS");
-  const int communicators = text == nullptr ? 50 : std::atoi(text);
+  const int communicators = text == nullptr ? 50 : static_cast<int>(std::strtol(text, nullptr, 10));
   make_use_and_destroy();  // what is made once and kept
   const Footprint before = footprint();
   for (int made = 0; made < communicators; made += 4) {

@@ -37,7 +37,7 @@ struct Ends {
 };
 
 std::byte pattern(std::uint32_t chunk, std::size_t at) {
-  return static_cast<std::byte>((chunk * 131 + at * 7 + at / 251) & 0xFF);
+  return static_cast<std::byte>((std::size_t{chunk} * 131 + at * 7 + at / 251) & 0xFF);
 }
 
 bool send(ChunkSender& writer, std::uint32_t number, std::size_t bytes) {
@@ -85,7 +85,7 @@ TEST(Channel, RoomForThreeOfTheLargestWhereverTheRingStands) {
     const std::size_t largest = ends.transport_0.max_chunk_bytes();
     for (std::uint32_t number = 0; number < 60; number += 3) {
       // An odd small one moves the position.
-      ASSERT_TRUE(send(ends.writer, 1000 + number, 33 + number * 40 % largest / 2));
+      ASSERT_TRUE(send(ends.writer, 1000 + number, 33 + std::size_t{number} * 40 % largest / 2));
       ASSERT_NE(ends.reader.try_peek(), nullptr);
       ends.reader.release();
       for (std::uint32_t i = 0; i < 3; ++i) {
@@ -148,7 +148,7 @@ TEST(Channel, LessMayBeSentThanWasReserved) {
 void stream(const Rank& self) {
   ChannelTransport transport(self.segment, self.waiting, self.rank, kLane);
   const std::size_t largest = transport.max_chunk_bytes();
-  std::mt19937 sizes(7);  // the same on both sides
+  std::mt19937 sizes(7);  // NOLINT(bugprone-random-generator-seed): the same on both sides
   const auto next_size = [&] {
     const std::size_t limit = sizes() % 4 == 0 ? largest : 80;
     return sizes() % (limit + 1);

@@ -22,8 +22,7 @@ using test::Mail;
 using test::make_segment;
 using test::Rank;
 
-const std::vector<std::size_t> kSizes = {
-    0, 1, 8, 32, 33, 4097, (15 << 10), (33 << 10), (1 << 20) + 13};
+constexpr std::size_t kSizes[] = {0, 1, 8, 32, 33, 4097, (15 << 10), (33 << 10), (1 << 20) + 13};
 
 void send_every_size(const Rank& self) {
   Mail mail(self);
@@ -58,7 +57,7 @@ TEST(Messages, OneTagInOrderOtherTagsInAny) {
     constexpr int kTags = 3;
     std::vector<Bytes> data;
     std::vector<MessageHandle> handles;
-    data.reserve(kEach * kTags);
+    data.reserve(std::size_t{kEach} * kTags);
     if (self.rank == 0) {
       for (int number = 0; number < kEach; ++number) {
         for (int tag = 0; tag < kTags; ++tag) {
@@ -170,7 +169,7 @@ void storm(const Rank& self) {
   const auto size = [](int from, int to, int round) {
     return static_cast<std::size_t>((from * 977 + to * 3571 + round * 6151) % 40'000);
   };
-  out.reserve(static_cast<std::size_t>(kRounds * self.ranks));
+  out.reserve(std::size_t{kRounds} * static_cast<std::size_t>(self.ranks));
   in.reserve(out.capacity());
   for (int round = 0; round < kRounds; ++round) {
     for (int peer = 0; peer < self.ranks; ++peer) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "accl/communicator.h"
@@ -59,7 +60,7 @@ inline std::vector<std::string> run_in_processes(int ranks, const std::function<
         failure = thrown.what();
       }
       const ssize_t written = ::write(ends[1], failure.data(), failure.size());
-      ::_exit(written == static_cast<ssize_t>(failure.size()) ? 0 : 1);
+      ::_exit(std::cmp_equal(written, failure.size()) ? 0 : 1);
     }
     ::close(ends[1]);
     children.push_back({pid, ends[0]});

@@ -13,8 +13,9 @@ namespace {
 using test::Rank;
 using test::StreamRank;
 
-const test::Sweep kDoubling = {algorithm::recursive_doubling, {OperationKind::kAllReduce}};
-const test::Sweep kHalving = {algorithm::halving_doubling, {OperationKind::kAllReduce}};
+constexpr OperationKind kKinds[] = {OperationKind::kAllReduce};
+constexpr test::Sweep kDoubling = {algorithm::recursive_doubling, kKinds};
+constexpr test::Sweep kHalving = {algorithm::halving_doubling, kKinds};
 
 class RecursiveRanks : public ::testing::TestWithParam<int> {};
 

@@ -159,7 +159,7 @@ inline void store_real(const Operation& o, double value, std::uint8_t* to) {
   } else if (is_double(o.type)) {
     std::memcpy(to, &value, sizeof value);
   } else {
-    const float narrow = static_cast<float>(value);
+    const auto narrow = static_cast<float>(value);
     std::memcpy(to, &narrow, sizeof narrow);
   }
 }

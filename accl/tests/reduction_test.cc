@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reduction/kernels.h"
@@ -177,7 +178,7 @@ void check(const Case& made, const Layout& layout) {
   sources.reserve(made.sources.size());
   for (std::size_t i = 0; i < made.sources.size(); ++i) {
     sources.emplace_back(bytes, layout.offset * (i + 2));
-    Memory& memory = static_cast<int>(i) == layout.in_place ? destination : sources.back();
+    Memory& memory = std::cmp_equal(i, layout.in_place) ? destination : sources.back();
     memory.fill(made.sources[i]);
     pointers.push_back(memory.data());
   }
@@ -200,7 +201,7 @@ void check(const Case& made, const Layout& layout) {
   ASSERT_TRUE(destination.margin_untouched() && second.margin_untouched());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     ASSERT_TRUE(sources[i].margin_untouched());
-    ASSERT_TRUE(static_cast<int>(i) == layout.in_place || sources[i].holds(made.sources[i]));
+    ASSERT_TRUE(std::cmp_equal(i, layout.in_place) || sources[i].holds(made.sources[i]));
   }
 }
 
@@ -219,7 +220,7 @@ void for_every_pair(const Function& function) {
 }
 
 TEST_P(ForEveryInstructionSet, ReducesEveryTypeAndOperatorAsTheReferenceDoes) {
-  std::mt19937_64 random(4);
+  std::mt19937_64 random(4);  // NOLINT(bugprone-random-generator-seed): the same on every run
   for_every_pair([&](DataType type, ReduceOp op) {
     for (const std::size_t sources : {1, 2, 3, 4, 9}) {
       for (const std::size_t count : {0, 1, 2, 7, 33, 200, 1533}) {
@@ -239,7 +240,7 @@ TEST_P(ForEveryInstructionSet, ReducesEveryTypeAndOperatorAsTheReferenceDoes) {
 TEST_P(ForEveryInstructionSet, PartialResultsGiveTheSameBitsAsReducingAtOnce) {
   constexpr std::size_t kCount = 777;
   constexpr std::size_t kSources = 3;
-  std::mt19937_64 random(5);
+  std::mt19937_64 random(5);  // NOLINT(bugprone-random-generator-seed): the same on every run
   for_every_pair([&](DataType type, ReduceOp op) {
     const Case made = make_case(type, op, kCount, kSources, random);
     const std::size_t accumulator_bytes = kCount * size_of(accumulator_type(type));
@@ -266,7 +267,7 @@ TEST_P(ForEveryInstructionSet, PartialResultsGiveTheSameBitsAsReducingAtOnce) {
 
 TEST(Reduction, EveryInstructionSetGivesTheSameBitsIncludingThoseOfNan) {
   constexpr std::size_t kCount = 3001;
-  std::mt19937_64 random(6);
+  std::mt19937_64 random(6);  // NOLINT(bugprone-random-generator-seed): the same on every run
   for_every_pair([&](DataType type, ReduceOp op) {
     const Case made = make_case(type, op, kCount, 3, random);
     std::vector<const void*> pointers;
@@ -293,7 +294,7 @@ TEST(Reduction, EveryInstructionSetGivesTheSameBitsIncludingThoseOfNan) {
 
 // 64 ranks and more: nothing is sized by their number.
 TEST_P(ForEveryInstructionSet, TakesAnyNumberOfSources) {
-  std::mt19937_64 random(7);
+  std::mt19937_64 random(7);  // NOLINT(bugprone-random-generator-seed): the same on every run
   for (const DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kInt32}) {
     check(make_case(type, ReduceOp::kSum, 129, 64, random), {});
     check(make_case(type, ReduceOp::kAvg, 129, 300, random), {});
@@ -366,7 +367,7 @@ TEST_P(ForEveryInstructionSet, RoundsToNearestEven) {
 
 #if defined(__SSE__)
 TEST_P(ForEveryInstructionSet, CallersRoundingModeChangesNothing) {
-  std::mt19937_64 random(8);
+  std::mt19937_64 random(8);  // NOLINT(bugprone-random-generator-seed): the same on every run
   const unsigned int before = _mm_getcsr();
   for (const DataType type : {DataType::kFloat16, DataType::kFloat32, DataType::kFloat64,
                               DataType::kBfloat16, DataType::kFloat8E5m2}) {
@@ -390,7 +391,7 @@ TEST_P(ForEveryInstructionSet, CallersRoundingModeChangesNothing) {
 #endif
 
 TEST_P(ForEveryInstructionSet, CopiesAnyNumberOfBytesBetweenAnyAlignments) {
-  std::mt19937_64 random(9);
+  std::mt19937_64 random(9);  // NOLINT(bugprone-random-generator-seed): the same on every run
   for (const std::size_t bytes : {0, 1, 3, 63, 64, 65, 255, 256, 1000, 5000}) {
     const Bytes content = random_elements(DataType::kUint8, bytes, random);
     for (const std::size_t offset : {0, 1, 8, 63}) {

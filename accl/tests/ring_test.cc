@@ -11,11 +11,10 @@ using namespace std::chrono_literals;
 using test::Rank;
 using test::StreamRank;
 
-const test::Sweep kRing = {
-    algorithm::ring,
-    {OperationKind::kAllReduce, OperationKind::kAllGather, OperationKind::kReduceScatter,
-     OperationKind::kBroadcast, OperationKind::kReduce},
-    true};
+constexpr OperationKind kKinds[] = {OperationKind::kAllReduce, OperationKind::kAllGather,
+                                    OperationKind::kReduceScatter, OperationKind::kBroadcast,
+                                    OperationKind::kReduce};
+constexpr test::Sweep kRing = {algorithm::ring, kKinds, true};
 
 class RingRanks : public ::testing::TestWithParam<int> {};
 

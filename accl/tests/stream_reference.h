@@ -8,6 +8,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -438,7 +439,7 @@ inline void expect_equal_bits(const shared_memory::Segment& segment, int ranks) 
 
 struct Sweep {
   Algorithm algorithm;
-  std::vector<OperationKind> kinds;
+  std::span<const OperationKind> kinds;
   bool parts = false;
 };
 

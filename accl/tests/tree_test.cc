@@ -10,9 +10,9 @@ namespace {
 using test::Rank;
 using test::StreamRank;
 
-const test::Sweep kTree = {
-    algorithm::tree,
-    {OperationKind::kAllReduce, OperationKind::kBroadcast, OperationKind::kReduce}};
+constexpr OperationKind kKinds[] = {OperationKind::kAllReduce, OperationKind::kBroadcast,
+                                    OperationKind::kReduce};
+constexpr test::Sweep kTree = {algorithm::tree, kKinds};
 
 class TreeRanks : public ::testing::TestWithParam<int> {};
 
