@@ -24,6 +24,6 @@ fi
 "$bin/ruff" check "${python[@]}"
 "$bin/mypy"
 # The compile commands are those of `make build`, so the bindings to PyTorch are read as they are compiled.
-mapfile -t tidy < <(git ls-files 'base/*.cc' 'cnp/*.cc' 'ljperf/*.cc' 'python/*.cc' | grep -vE '/fuzz/|/comm/drivers/|^python/tests/')
+mapfile -t tidy < <(git ls-files 'accl/*.cc' 'base/*.cc' 'cnp/*.cc' 'ljperf/*.cc' 'python/*.cc' | grep -vE '/fuzz/|/comm/drivers/|^python/tests/')
 printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 "$bin/clang-tidy" -p build/release --quiet
 echo "lint: clean"
