@@ -170,7 +170,7 @@ void storm(const Rank& self) {
     const int bytes = (from * 977 + to * 3571 + round * 6151) % 40'000;
     return static_cast<std::size_t>(bytes);
   };
-  out.reserve(static_cast<std::size_t>(kRounds * self.ranks));
+  out.reserve(std::size_t{kRounds} * static_cast<std::size_t>(self.ranks));
   in.reserve(out.capacity());
   for (int round = 0; round < kRounds; ++round) {
     for (int peer = 0; peer < self.ranks; ++peer) {
