@@ -28,6 +28,7 @@ _PRIMES = {
     "lora_rank": (47, 53, 43, 37),
 }
 TRACES = 4
+LONGER_THAN_ANY_SEQUENCE = 1 << 20
 LAYERS = 3  # the middle one is read: its neighbours are layers, too
 
 Sizes = dict[str, int]
@@ -118,7 +119,8 @@ def _qwen(sizes: Sizes, kind: str) -> dict[str, Any]:
     layer = "sliding_attention" if _window(kind) else "full_attention"
     return _llama(sizes, kind) | {
         "use_sliding_window": _window(kind),
-        "sliding_window": sizes["window"],
+        # The models build a window's mask where it is shorter than the sequence, used or not.
+        "sliding_window": sizes["window"] if _window(kind) else LONGER_THAN_ANY_SEQUENCE,
         "layer_types": [layer] * LAYERS,
     }
 
