@@ -179,6 +179,8 @@ def test_an_unknown_family_names_the_command(
         (("--model", "llama3-8b", "--plott", "x"), "there is no option --plott"),
         (("--model", "llama3-8b", "--device", "host"), "--device-memory"),
         (("--model", "llama3-8b", "--zero", "2", "--offload-parameters"), "needs ZeRO stage 3"),
+        (("--model", "llama3-8b", "--keep", "aten.mmm"), "no such operator; they have aten."),
+        (("--model", "llama3-8b", "--compile", "--keep", "aten.mm"), "kernels instead"),
     ],
 )
 def test_bad_usage(ljperf: Ljperf, options: tuple[str, ...], words: str) -> None:

@@ -1,7 +1,7 @@
 """Our plan beside PyTorch's own solvers: same model, same limit, same cost of operators.
 
-    .venv/bin/pip install pulp
-    .venv/bin/python benchmarks/recompute/compare_solvers.py --output benchmarks/recompute/results/...
+    .venv/bin/pip install pulp pwlf
+    .venv/bin/python benchmarks/recompute/compare_solvers.py --output FILE
 
 `torch.distributed._tools` (SACEstimator, sac_milp) decides from a run on fake tensors, ljperf plan
 from its profile. Each decision is then carried out on fake CPU tensors: MemTracker gives the peak,
@@ -28,7 +28,7 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.ilp_utils import aggregate_stats, parse_module_info
-from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed._tools.mem_tracker import MemTracker, _ModState
 from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 from torch.distributed._tools.sac_estimator import SACEstimator
 from torch.distributed._tools.sac_ilp import (
@@ -54,7 +54,7 @@ SIZES = {
     "intermediate_size": 2816,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
-    "num_hidden_layers": 8,
+    "num_hidden_layers": 4,
     "vocab_size": 8192,
     "max_position_embeddings": 4096,
 }
@@ -163,8 +163,19 @@ def statistics_of_pytorch() -> tuple[Any, Any, Any]:
             step(model)
         with selective("operator-level-cost-model"):
             step(model)
+        leave_out_constants(memory, runtime)
         info = aggregate_stats(model, memory, runtime, selective, torch.device("cpu"))
     return parse_module_info(info), selective, model
+
+
+def leave_out_constants(memory: Any, runtime: Any) -> None:
+    """Modules without a backward (rotary tables), at which aggregate_stats stops."""
+    for module, stats in list(memory.memory_tracking.items()):
+        if _ModState.PRE_BW not in stats.snapshots:
+            del memory.memory_tracking[module]
+            for order in (runtime.mod_fw_pre_order, runtime.mod_fw_post_order):
+                if stats.mod_fqn in order:
+                    order.remove(stats.mod_fqn)
 
 
 def their_decision(graph: Any, selective: Any, limit: float) -> Any:
@@ -211,7 +222,6 @@ def contexts_by_order(decisions: list[int]) -> Any:
 def budgets() -> list[list[str]]:
     """torch.compile's partitioner under activation_memory_budget, trained for real."""
     import torch._functorch.config as functorch
-
     from ljtrain import extension
 
     meter = extension.load()
@@ -255,7 +265,7 @@ def report(with_budget: bool) -> str:
         ours[0] += "" if peak <= limit else " (above)"
         if not answer["fits"]:
             ours = ["does not fit", "", ours[2]]
-        apply, bound, count, seconds = their_decision(graph, selective, limit)
+        apply, bound, _, seconds = their_decision(graph, selective, limit)
         if bound < 0:
             theirs = ["no solution", "", f"{seconds:.2f}"]
         else:

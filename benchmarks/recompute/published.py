@@ -32,6 +32,8 @@ ASSUMPTIONS = {
         "sequence / cp tokens",
         "selective_op keeps the outputs of attention and of every second matrix product "
         "(torchtitan's policy of that time), full keeps each layer's input",
+        "compiled layers by the compiled profile; where they keep selected operators, by the eager "
+        "one, which knows operators: the partitioner keeps what the policy keeps",
         "loss on fp32 logits of 128256 tokens, not fused",
         "layers traced from transformers' Llama, whose rotary embeddings and norms differ in "
         "temporaries from torchtitan's",
@@ -42,8 +44,8 @@ ASSUMPTIONS = {
         "working set of a layer (a counted model of reserved memory, no replay)",
     ],
     "llm-foundry": [
-        "FSDP FULL_SHARD, mixed precision PURE: fp32 shards and moments, computing in bf16; predicted "
-        "as FSDP2, which reduces in fp32",
+        "FSDP FULL_SHARD, mixed precision PURE: fp32 shards and moments, computing in bf16; "
+        "predicted as FSDP2, which reduces in fp32",
         "attention as flash attention (no S x S), without transformers' masks and ALiBi tables",
         "activation checkpointing of every layer where the row says so; learned positions in place "
         "of ALiBi as its parameter counts show",
@@ -111,18 +113,27 @@ def mpt_with_flash_attention(folder: Path) -> Path:
             if "seq*seq" in tensor[0] or "positions" in tensor[0]
         }
         drop(before, square)
-        head = segments["epilogue"]
-        drop(
-            head,
-            {
-                number
-                for number, tensor in enumerate(head["tensors"], 1)
-                if tensor[0].startswith("4*micro_batch*seq*vocab")
-            },
-        )
+        fuse_loss(segments["epilogue"])
     file = folder / "mpt.json"
     file.write_text(json.dumps(profile))
     return file
+
+
+def fuse_loss(head: dict[str, Any]) -> None:
+    """Logits stay in bf16 until the backward has written their gradient; no fp32 copies."""
+    numbered = list(enumerate(head["tensors"], 1))
+    drop(head, {n for n, tensor in numbered if tensor[0].startswith("4*micro_batch*seq*vocab")})
+    half = [n for n, tensor in numbered if tensor[0] == "2*micro_batch*seq*vocab"]
+    if len(half) == 2:
+        logits, gradient = half
+        drop_event(head["forward"], -logits)
+        head["backward"].insert(head["backward"].index(gradient) + 1, -logits)
+        head["tensors"][logits - 1][2] = "activation"
+
+
+def drop_event(events: list[int], event: int) -> None:
+    if event in events:
+        events.remove(event)
 
 
 def drop(segment: dict[str, Any], numbers: set[int]) -> None:
@@ -142,7 +153,8 @@ def torchtitan(folder: Path) -> list[list[str]]:
         options += ["--devices", row["n_gpus"], "--micro-batch", row["local_batch"]]
         options += ["--seq", int(row["seq_len"]) // int(row["cp"])]
         compiled = row["compile"] == "1"
-        answer = plan(*options, *recompute, *(["--compile"] if compiled else []))
+        whole = row["ac"] == "full"
+        answer = plan(*options, *recompute, *(["--compile"] if compiled and whole else []))
         predicted = answer["predicted_peak_bytes"] - answer["breakdown_bytes"]["framework"]
         tokens = int(row["local_batch"]) * int(row["seq_len"]) // int(row["cp"])
         predicted += 2 * tokens * 128256 + answer["working_set_peak_bytes"]

@@ -1,6 +1,10 @@
 #include "plan/run_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <cstdio>
+#include <set>
+#include <string>
 
 #include "answer.h"
 #include "base/errors.h"
@@ -22,6 +26,27 @@ void check_limit(const Subject& subject, const recompute::Prediction& prediction
   }
 }
 
+// Operators to keep must be some that the layers have: a name that is not would change nothing.
+void check_kept(const PlanOptions& options, const Subject& subject,
+                const recompute::Predictor& predictor) {
+  std::set<std::string> names;
+  std::set<recompute::LayerKind> kinds;
+  for (recompute::LayerKind kind :
+       shape_of(subject.config, subject.setup.seq, subject.lora).layers) {
+    if (kinds.insert(kind).second) {
+      for (const recompute::OperatorCost& cost : predictor.operators(kind)) {
+        names.insert(cost.name);
+      }
+    }
+  }
+  for (const std::string& name : options.keep) {
+    if (!names.contains(name)) {
+      throw base::user_error("--keep {}: the layers have no such operator; they have {}", name,
+                             fmt::join(names, ", "));
+    }
+  }
+}
+
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
@@ -30,6 +55,7 @@ int run_plan(const PlanOptions& options) {
   recompute::Predictor predictor = predictor_of(subject, subject.setup);
   answer.parameters = predictor.parameters();
   answer.trainable_parameters = predictor.trainable_parameters();
+  check_kept(options, subject, predictor);
   answer.plan = plan_of(subject, subject.setup, request_of(subject, options));
   check_limit(subject, answer.plan.prediction);
   answer.alternatives = find_alternatives(subject, options, answer.plan);

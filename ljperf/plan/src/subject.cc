@@ -55,6 +55,10 @@ void check(const PlanOptions& options) {
   if (options.recompute.has_value() && options.whole_layers) {
     throw base::user_error("--whole-layers: has no effect beside --recompute; leave one out");
   }
+  if (!options.keep.empty() && options.compile) {
+    throw base::user_error(
+        "--keep names operators, and under --compile layers have kernels instead; leave one out");
+  }
   if (!options.keep.empty() && options.whole_layers) {
     throw base::user_error("--keep and --whole-layers contradict each other; leave one out");
   }
@@ -362,7 +366,8 @@ recompute::Plan plan_of(const Subject& subject, const recompute::TrainingSetup& 
 recompute::PlanRequest request_of(const Subject& subject, const PlanOptions& options) {
   recompute::PlanRequest request;
   request.limit_bytes = subject.limit.bytes;
-  request.selected_operators = !options.whole_layers;
+  // A compiled layer's kernels are no operators that a policy could name.
+  request.selected_operators = !options.whole_layers && !subject.setup.compiled;
   request.recompute_layers = options.recompute;
   request.micro_batches = static_cast<double>(subject.setup.gradient_accumulation);
   if (!options.keep.empty()) {
