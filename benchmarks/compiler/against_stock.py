@@ -1,7 +1,7 @@
 """Is a training with compiled layers ahead of eager, of stock torch.compile and of accelerate's
 regional compilation, at the same loss?
 
-    .venv/bin/python benchmarks/compiler/against_stock.py --rounds 20 --output benchmarks/compiler/results
+    .venv/bin/python benchmarks/compiler/against_stock.py --output benchmarks/compiler/results
 
 Every round runs `ljperf benchmark --model deepspeed/llama3-8b` (its proxy, ZeRO-3, everything
 checkpointed) once a side, in an order that turns from round to round; ratios are of the medians of

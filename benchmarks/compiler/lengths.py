@@ -62,7 +62,7 @@ def rank_main(lengths: list[int], result: str) -> None:
         def get_train_dataloader(self) -> DataLoader[Any]:
             batches = []
             for length in lengths:
-                ids = torch.randint(1, MODEL["vocab_size"], (1, length))  # type: ignore[call-overload]
+                ids = torch.randint(1, MODEL["vocab_size"], (1, length))
                 batches.append({"input_ids": ids, "labels": ids})
             return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 

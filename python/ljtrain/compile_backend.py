@@ -128,13 +128,13 @@ def _lines_of(module: torch.fx.GraphModule) -> set[tuple[str, int]]:
 
 
 def _first_line_of(module: torch.fx.GraphModule) -> tuple[str, int] | None:
-    """Where the model's own code calls what comes first in the graph."""
+    """Where the model's own code does what comes first in the graph."""
     for submodule in module.modules():
         if not isinstance(submodule, torch.fx.GraphModule):
             continue
         for node in submodule.graph.nodes:
-            for line in (node.stack_trace or "").splitlines():
-                place = _place_in(line)
+            places = [_place_in(line) for line in (node.stack_trace or "").splitlines()]
+            for place in reversed(places):
                 if place is not None and not any(part in place[0] for part in NOT_THE_USERS):
                     return place
     return None
