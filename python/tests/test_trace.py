@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from ljtrain.trace import pack, unpack
 from ljtrain.trace_expressions import Solver, Unexplained
 from ljtrain.trace_families import FAMILIES, Sizes, sizes_of
 from ljtrain.trace_model import COMPILED, VARIANTS, Variant, record
@@ -35,8 +36,7 @@ def evaluate(text: str, sizes: Sizes) -> Fraction:
 
 
 def profile(family: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((PROFILES / f"{family}.json").read_text())
-    return content
+    return unpack(json.loads((PROFILES / f"{family}.json").read_text()))
 
 
 def segments(family: str, variant: Variant) -> dict[str, Any]:
@@ -90,6 +90,19 @@ def test_views_count_once_and_frees_are_seen_at_once() -> None:
 
 
 # ---- profiles ----
+
+
+def test_a_packed_profile_is_the_same_profile() -> None:
+    row = {"tensors": [["2*seq", "aten.mm", "output"]], "forward": [1], "backward": []}
+    other = {**row, "parameters": [["w", "4*hidden", False]], "uses": [[0, 1]]}
+    variants = [
+        {"mode": "eager", "lora": False, "segments": {"prologue": row, "layer:dense": other}},
+        {"mode": "checkpointed", "lora": False, "segments": {"prologue": row}},
+    ]
+    whole = {"family": "x", "variants": variants}
+    stored = json.loads(json.dumps(pack(whole)))
+    assert len(stored["parts"]) == 2
+    assert unpack(stored) == whole
 
 
 ENDS_HERE = ("input", "output_gradient", "activation", "temporary", "host_temporary")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -20,6 +21,7 @@ constexpr std::size_t kMostEvents = 400'000;
 constexpr std::size_t kMostParameters = 10'000;
 constexpr std::size_t kMostVariants = 64;
 constexpr std::size_t kMostSegments = 16;
+constexpr std::size_t kMostParts = kMostVariants * kMostSegments;
 constexpr std::string_view kGradientRole = "weight_gradient:";
 
 constexpr std::array<std::pair<std::string_view, Role>, 9> kRoles{{
@@ -99,7 +101,7 @@ class ProfileReader {
       throw wrong(segments, "prologue, epilogue and the kinds of layers");
     }
     for (const auto& [name, segment] : at(segments).items()) {
-      variant.segments.emplace(name, read_segment(segments / name));
+      variant.segments.emplace(name, part_at(segments / name));
     }
     for (const char* needed : {"prologue", "epilogue"}) {
       if (!variant.segments.contains(needed)) {
@@ -107,6 +109,26 @@ class ProfileReader {
       }
     }
     return variant;
+  }
+
+  // Variants share segments: a number is that of one of `parts`, which is read once.
+  Segment part_at(const Pointer& pointer) {
+    if (at(pointer).is_object()) {
+      return read_segment(pointer);
+    }
+    if (!document_.root().contains(Pointer("/parts"))) {
+      throw wrong(pointer, "an object");
+    }
+    const std::size_t parts = array_at(Pointer("/parts"), kMostParts).size();
+    std::optional<int> number = optional_index(pointer, parts);
+    if (!number.has_value() || std::cmp_greater_equal(*number, parts)) {
+      throw wrong(pointer, "the number of one of `parts`, from 0");
+    }
+    auto known = parts_.find(*number);
+    if (known == parts_.end()) {
+      known = parts_.emplace(*number, read_segment(Pointer("/parts") / *number)).first;
+    }
+    return known->second;
   }
 
   Segment read_segment(const Pointer& pointer) {
@@ -134,14 +156,14 @@ class ProfileReader {
       row_at(entry, 3, "[bytes, operator, role]");
       Tensor tensor;
       tensor.bytes = expression_at(entry / 0);
-      tensor.operator_name = string_at(entry / 1);
+      tensor.operator_name = text_at(entry / 1);
       read_role(tensor, entry / 2, segment.parameters.size());
       segment.tensors.push_back(std::move(tensor));
     }
   }
 
   void read_role(Tensor& tensor, const Pointer& pointer, std::size_t parameters) {
-    std::string role = string_at(pointer);
+    const std::string& role = text_at(pointer);
     for (const auto& [name, value] : kRoles) {
       if (role == name) {
         tensor.role = value;
@@ -170,7 +192,7 @@ class ProfileReader {
     for (std::size_t i = 0; i < count; ++i) {
       Pointer entry = pointer / i;
       row_at(entry, 3, "[operator, FLOPs, bytes moved]");
-      segment.work.push_back({.operator_name = string_at(entry / 0),
+      segment.work.push_back({.operator_name = text_at(entry / 0),
                               .flops = expression_at(entry / 1),
                               .bytes_moved = expression_at(entry / 2)});
     }
@@ -184,7 +206,7 @@ class ProfileReader {
     for (std::size_t i = 0; i < count; ++i) {
       Pointer entry = pointer / i;
       row_at(entry, 2, "[name, elements] or [name, elements, trainable]");
-      ParameterShape parameter{.name = string_at(entry / 0), .elements = expression_at(entry / 1)};
+      ParameterShape parameter{.name = text_at(entry / 0), .elements = expression_at(entry / 1)};
       if (at(entry).size() > 2) {
         if (!at(entry / 2).is_boolean()) {
           throw wrong(entry / 2, "true or false");
@@ -285,21 +307,35 @@ class ProfileReader {
     throw wrong(pointer, "one of " + known);
   }
 
-  Expression expression_at(const Pointer& pointer) const {
-    const Json& value = at(pointer);
-    if (value.is_number()) {
-      // Through text, so that its size is checked as that of any other coefficient.
-      return parse(pointer, value.dump());
+  // Each expression is parsed once, however often it stands there.
+  const Expression& expression_at(const Pointer& pointer) {
+    const std::string& text = text_at(pointer);
+    auto known = expressions_.find(text);
+    if (known == expressions_.end()) {
+      try {
+        known = expressions_.emplace(text, Expression::parse(text)).first;
+      } catch (const base::UserError& error) {
+        throw base::user_error("{}: {}", document_.where(pointer), error.what());
+      }
     }
-    return parse(pointer, string_at(pointer));
+    return known->second;
   }
 
-  Expression parse(const Pointer& pointer, const std::string& text) const {
-    try {
-      return Expression::parse(text);
-    } catch (const base::UserError& error) {
-      throw base::user_error("{}: {}", document_.where(pointer), error.what());
+  // A text, or its number among `texts`.
+  const std::string& text_at(const Pointer& pointer) const {
+    if (at(pointer).is_string()) {
+      return at(pointer).get_ref<const std::string&>();
     }
+    if (!document_.root().contains(Pointer("/texts"))) {
+      throw wrong(pointer, "a string");
+    }
+    const Json& texts = array_at(Pointer("/texts"), kMostTensors);
+    std::optional<int> number = optional_index(pointer, texts.size());
+    if (!number.has_value() || std::cmp_greater_equal(*number, texts.size()) ||
+        !texts[static_cast<std::size_t>(*number)].is_string()) {
+      throw wrong(pointer, "the number of one of `texts`, from 0");
+    }
+    return texts[static_cast<std::size_t>(*number)].get_ref<const std::string&>();
   }
 
   const Json& at(const Pointer& pointer) const { return document_.root()[pointer]; }
@@ -348,6 +384,8 @@ class ProfileReader {
   }
 
   const base::JsonDocument& document_;
+  std::map<int, Segment> parts_;
+  std::map<std::string, Expression> expressions_;
 };
 
 }  // namespace
