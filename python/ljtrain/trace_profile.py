@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ljtrain.trace_expressions import Expression, Solver
@@ -231,6 +231,7 @@ def describe(
     name: str, records: Sequence[Record], segments: Sequence[Segment], solver: Solver
 ) -> dict[str, Any]:
     """The JSON of a segment, from the same segment in every record of the solver's traces."""
+    segments = [_in_order(segment) for segment in segments]
     order = _aligned(name, segments)
     tensors = []
     for numbers in order:
@@ -250,6 +251,27 @@ def describe(
         "uses": _uses(name, records[0], segments[0]),
         **({"recompute_events": segments[0].recomputed} if segments[0].recomputed else {}),
     }
+
+
+def _in_order(segment: Segment) -> Segment:
+    """Frees that follow each other, in the order of allocation: in truth it may depend on the
+    order of a dictionary, and no peak does on it.
+    """
+
+    def sorted_runs(events: list[Event]) -> list[Event]:
+        ordered: list[Event] = []
+        run: list[int] = []
+        for event in [*events, AUTOCAST_ENDS]:
+            if isinstance(event, int) and event < 0:
+                run.append(event)
+                continue
+            ordered += sorted(run, reverse=True)
+            run = []
+            ordered.append(event)
+        return ordered[:-1]
+
+    forward, backward = sorted_runs(segment.forward), sorted_runs(segment.backward)
+    return replace(segment, forward=forward, backward=backward)
 
 
 def _uses(name: str, record: Record, segment: Segment) -> list[list[int]]:
