@@ -2,14 +2,14 @@
 
 One process imports the stack (seconds) and forks the ranks of each run, so that a sweep costs
 little more than its steps. A rank does what `ljtrain.worker` does, with a recorder in place of its
-meter:
-allocated bytes at each layer's start and end, the peak of the last step, and what is there between
-steps.
+meter: allocated bytes at each layer's start and end, the peak of the last step, and what is there
+between steps.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -157,8 +157,6 @@ class Recorder:
 
 
 def _train(run: Run, folder: str, timeline: bool) -> Measured:
-    import gc
-
     import torch
     from ljtrain import extension, patches, worker_data, worker_model
     from transformers import Trainer, TrainerCallback
@@ -258,6 +256,8 @@ def measure(run: Run, timeline: bool = False) -> Measured:
     log's end when a rank fails.
     """
     port = _free_port()
+    # What is imported is no garbage: collections in the ranks need not look at it (and copy it).
+    gc.freeze()
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(run.ranks):
