@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/recompute/plan_time.py --output FILE
 
-Times are user + system of the whole process, the median of 20 runs with the range: on a busy machine
-they are less disturbed than the clock.
+Times are user + system of the whole process, the median of 20 runs with the range: on a busy
+machine they are less disturbed than the clock.
 """
 
 from __future__ import annotations
