@@ -1,6 +1,6 @@
-// Peak rates of accelerators: arithmetic for MFU, and memory for plans. Dense rates only: the doubled figures of NVIDIA's
-// data sheets hold for 2:4 sparse matrices. A device that is not in the table has no peak here, and
-// never its neighbour's: names must match whole.
+// Peak rates of accelerators: arithmetic for MFU, and memory for plans. Dense rates only: the
+// doubled figures of NVIDIA's data sheets hold for 2:4 sparse matrices. A device that is not in the
+// table has no peak here, and never its neighbour's: names must match whole.
 #pragma once
 
 #include <cstdint>
