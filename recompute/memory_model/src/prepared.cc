@@ -163,16 +163,31 @@ SizedSegment PreparedModel::selected_layer(LayerKind kind,
                       Component::kActivations, Component::kWorkingSet);
 }
 
+// The parameter that a tied head's one is in truth: the embedding; for the bias of BERT's decoder,
+// the bias of its predictions.
+std::optional<int> PreparedModel::tied_to(std::string_view name, const Segment& epilogue,
+                                          const std::vector<int>& owned) const {
+  if ((name.ends_with("lm_head.weight") || name.ends_with("decoder.weight")) &&
+      !parameters_.of_segment.front().empty()) {
+    return parameters_.of_segment.front().front();
+  }
+  for (std::size_t i = 0; i < owned.size() && name.ends_with("decoder.bias"); ++i) {
+    if (epilogue.parameters[i].name.ends_with("predictions.bias")) {
+      return owned[i];
+    }
+  }
+  return std::nullopt;
+}
+
 void PreparedModel::add_parameters(const Segment& segment, int number) {
   std::vector<int> owned;
   bool epilogue = number == static_cast<int>(segments()) - 1;
   for (const ParameterShape& parameter : segment.parameters) {
-    bool head = epilogue && parameter.name.find("lm_head") != std::string::npos;
-    bool tied = head && shape_.tied_embeddings && parameter.name.ends_with("weight") &&
-                !parameters_.of_segment.front().empty();
-    if (tied) {
-      owned.push_back(parameters_.of_segment.front().front());
-      continue;
+    if (epilogue && shape_.tied_embeddings) {
+      if (std::optional<int> shared = tied_to(parameter.name, segment, owned)) {
+        owned.push_back(*shared);
+        continue;
+      }
     }
     owned.push_back(static_cast<int>(parameters_.all.size()));
     double elements = parameter.elements.evaluate(sizes_);
