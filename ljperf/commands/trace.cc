@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   ljperf trace --family llama                     write llama.json
   ljperf trace --config my-model/config.json --output my-model/profile.json
-  ljperf trace --all --output recompute/profiles  every shipped family (ten minutes)
+  ljperf trace --all --output recompute/profiles  every shipped family (half an hour)
 
 Needs PyTorch and transformers, no GPU and no weights: a tiny model of the family is run on fake tensors.
 )";

@@ -38,7 +38,7 @@ def trace_family(family: Family) -> dict[str, Any]:
     import torch
     import transformers
 
-    from ljtrain.trace_model import VARIANTS
+    from ljtrain.trace_model import variants_of
 
     return {
         "schema_version": SCHEMA_VERSION,
@@ -47,7 +47,7 @@ def trace_family(family: Family) -> dict[str, Any]:
             "torch": torch.__version__.split("+")[0],
             "transformers": transformers.__version__,
         },
-        "variants": [trace_variant(family, variant) for variant in VARIANTS],
+        "variants": [trace_variant(family, variant) for variant in variants_of(family)],
     }
 
 

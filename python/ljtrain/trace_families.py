@@ -45,6 +45,8 @@ class Family:
     own_head_dim: bool = True  # head_dim is a key of its own, not hidden / heads
     masked: bool = False  # a masked language model
     assumption: str | None = None
+    # Inductor generates other code for other sizes of most families; a profile needs one code.
+    compiled: bool = False
 
 
 EVERY_MODEL = ("micro_batch", "seq", "hidden", "heads", "head_dim", "vocab", "lora_rank")
@@ -218,7 +220,7 @@ GROUPED_EXPERTS = (
 FAMILIES = {
     family.model_type: family
     for family in (
-        Family("llama", _llama, symbols=_GROUPED),
+        Family("llama", _llama, symbols=_GROUPED, compiled=True),
         Family("mistral", _mistral, _WINDOW_KINDS, _WINDOWED),
         Family("qwen2", _qwen2, _WINDOW_KINDS, _WINDOWED, own_head_dim=False),
         Family("qwen3", _qwen, _WINDOW_KINDS, _WINDOWED),

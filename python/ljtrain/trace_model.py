@@ -44,6 +44,11 @@ VARIANTS = (
 )
 
 
+def variants_of(family: Family) -> tuple[Variant, ...]:
+    """The variants of a family's profile."""
+    return tuple(v for v in VARIANTS if family.compiled or v.mode not in COMPILED)
+
+
 @dataclass
 class Parameter:
     name: str

@@ -87,7 +87,7 @@ def split(record: Record) -> dict[str, Segment]:
     }
     for name, segment in segments.items():
         _assign_roles(segment, record, name, crossing[name])
-    return segments
+    return {name: _in_order(segment) for name, segment in segments.items()}
 
 
 def _halves(events: list[Event]) -> tuple[list[Event], list[Event]]:
@@ -231,7 +231,6 @@ def describe(
     name: str, records: Sequence[Record], segments: Sequence[Segment], solver: Solver
 ) -> dict[str, Any]:
     """The JSON of a segment, from the same segment in every record of the solver's traces."""
-    segments = [_in_order(segment) for segment in segments]
     order = _aligned(name, segments)
     tensors = []
     for numbers in order:
