@@ -16,6 +16,8 @@ struct CommandContext {
 void add_benchmark(CLI::App& app, CommandContext& context);
 void add_comm(CLI::App& app, CommandContext& context);
 void add_models(CLI::App& app, CommandContext& context);
+void add_doctor(CLI::App& app, CommandContext& context);
+void add_image(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::ljperf

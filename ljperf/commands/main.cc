@@ -22,6 +22,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf benchmark --model fsdp/qwen3-8b --repeat 5 --json > result.json
   ljperf benchmark --config my-model/config.json --data corpus.txt --dry-run
   ljperf comm --peers mpi,gloo --check
+  ljperf doctor
   ljperf models
 )";
 
@@ -86,6 +87,8 @@ int run(int argc, char** argv) {
   context.command_line.assign(argv, argv + argc);
   add_benchmark(app, context);
   add_comm(app, context);
+  add_doctor(app, context);
+  add_image(app, context);
   add_models(app, context);
   add_completion(app, context);
   try {
