@@ -25,6 +25,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf memory snapshot.pickle --limit 80GiB
   ljperf compile --explain llama3-8b
   ljperf plan --model llama3-8b --devices 8 --device-memory 80GiB
+  ljperf doctor
   ljperf models
 )";
 
@@ -91,6 +92,8 @@ int run(int argc, char** argv) {
   add_comm(app, context);
   add_memory(app, context);
   add_compile(app, context);
+  add_doctor(app, context);
+  add_image(app, context);
   add_models(app, context);
   add_plan(app, context);
   add_trace(app, context);

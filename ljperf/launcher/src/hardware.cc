@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "launcher/cgroup.h"
 #include "nvml.h"
 
 namespace ljtrain::ljperf {
@@ -115,49 +116,6 @@ std::optional<double> read_quota(const std::string& folder) {
     read = !(quota_file >> quota).fail() && !(period_file >> period).fail();
   }
   return read && quota > 0 && period > 0 ? std::optional(quota / period) : std::nullopt;
-}
-
-// Where the files of a controller are for a process.
-struct Cgroup {
-  std::string root;  // of the controller's hierarchy
-  std::string path;  // below it, "/" or "/a/b"
-  bool unified = false;
-
-  // The folders from the process's own up to the root.
-  std::vector<std::string> folders() const {
-    std::vector<std::string> all;
-    for (std::string rest = path; !rest.empty() && rest.rfind('/') != std::string::npos;
-         rest = rest.substr(0, rest.rfind('/'))) {
-      if (rest != "/") {
-        all.push_back(root + rest);
-      }
-    }
-    all.push_back(root);
-    return all;
-  }
-};
-
-// From /proc/self/cgroup: a v1 line "5:cpu,cpuacct:/a/b" for the controller, else v2's "0::/a/b".
-std::optional<Cgroup> find_cgroup(const std::string& proc_cgroup, const std::string& mount,
-                                  const std::string& controller) {
-  std::optional<Cgroup> unified;
-  std::istringstream lines(proc_cgroup);
-  for (std::string line; std::getline(lines, line);) {
-    std::size_t first = line.find(':');
-    std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string path = line.substr(second + 1);
-    if (controllers.find("," + controller + ",") != std::string::npos) {
-      return Cgroup{mount + "/" + controller, path, false};
-    }
-    if (controllers == ",,") {
-      unified = Cgroup{mount, path, true};
-    }
-  }
-  return unified;
 }
 
 }  // namespace

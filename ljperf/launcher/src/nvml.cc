@@ -1,14 +1,14 @@
 #include "nvml.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdlib>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
+
+#include "launcher/nvml_library.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -23,15 +23,6 @@ struct Memory {
   unsigned long long free;
   unsigned long long used;
 };
-
-struct LibraryCloser {
-  void operator()(void* library) const { ::dlclose(library); }
-};
-
-template <typename Function>
-Function* find(void* library, const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(library, name));
-}
 
 // The indices that CUDA_VISIBLE_DEVICES selects out of `count`; nullopt when it is unset or names
 // devices by UUID.
@@ -61,26 +52,18 @@ std::optional<std::vector<unsigned>> visible_devices(unsigned count) {
 
 NvmlInventory read_nvml() {
   NvmlInventory inventory;
-  std::unique_ptr<void, LibraryCloser> library(
-      ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL));
-  if (library == nullptr) {
-    inventory.note = "no NVIDIA driver library (libnvidia-ml.so.1)";
+  NvmlLibrary library;
+  if (!library.started()) {
+    inventory.note = library.why();
     return inventory;
   }
-  auto* init = find<int()>(library.get(), "nvmlInit_v2");
-  auto* shutdown = find<int()>(library.get(), "nvmlShutdown");
-  auto* driver = find<int(char*, unsigned)>(library.get(), "nvmlSystemGetDriverVersion");
-  auto* device_count = find<int(unsigned*)>(library.get(), "nvmlDeviceGetCount_v2");
-  auto* handle = find<int(unsigned, Device*)>(library.get(), "nvmlDeviceGetHandleByIndex_v2");
-  auto* name = find<int(Device, char*, unsigned)>(library.get(), "nvmlDeviceGetName");
-  auto* memory = find<int(Device, Memory*)>(library.get(), "nvmlDeviceGetMemoryInfo");
-  if (init == nullptr || shutdown == nullptr || device_count == nullptr || handle == nullptr ||
-      name == nullptr || memory == nullptr) {
+  auto* driver = library.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
+  auto* device_count = library.find<int(unsigned*)>("nvmlDeviceGetCount_v2");
+  auto* handle = library.find<int(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2");
+  auto* name = library.find<int(Device, char*, unsigned)>("nvmlDeviceGetName");
+  auto* memory = library.find<int(Device, Memory*)>("nvmlDeviceGetMemoryInfo");
+  if (device_count == nullptr || handle == nullptr || name == nullptr || memory == nullptr) {
     inventory.note = "libnvidia-ml.so.1 lacks functions of NVML";
-    return inventory;
-  }
-  if (int code = init(); code != kNvmlSuccess) {
-    inventory.note = fmt::format("NVML does not start (error {})", code);
     return inventory;
   }
   std::array<char, kDriverBufferSize> version{};
@@ -104,7 +87,6 @@ NvmlInventory read_nvml() {
       inventory.gpus.push_back({text.data(), bytes.total});
     }
   }
-  shutdown();
   return inventory;
 }
 
