@@ -1,8 +1,10 @@
 // Predicts for the accuracy benchmark: reads one JSON document a line on standard input, writes one
 // a line. {"profile": FILE or absent, "shape": {family, sizes {...}, layers [kinds],
-// tied_embeddings}, "setup": {engine, ranks, ...}, "recomputed": k}
+// tied_embeddings}, "setup": {engine, ranks, ...}, "recomputed": k,
+// "kept_operators": [...] or absent}
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -103,6 +105,13 @@ Json answer(const Json& question) {
   }
   Policy policy =
       Policy::first_recomputed(shape.layers.size(), question.value("recomputed", std::size_t{0}));
+  // "kept_operators": the recomputed layers keep these operators' outputs.
+  if (question.contains("kept_operators")) {
+    for (const Json& name : question["kept_operators"]) {
+      policy.kept_operators.insert(name.get<std::string>());
+    }
+    std::ranges::replace(policy.layers, LayerPolicy::kFull, LayerPolicy::kSelected);
+  }
   Predictor predictor(*profile, shape, read_setup(question.at("setup")));
   Prediction prediction = predictor.predict(policy);
   Json timeline = Json::array();
