@@ -164,10 +164,16 @@ class CompileCallback(TrainerCallback):
 
     def _switch(self, post: dict[str, Any]) -> None:
         kind = self.kinds[post["kind"]]
-        for variant in kind.variants.values():
-            if variant.name == post["variant"]:
-                kind.switch(variant, post["mode"])
         self._late.discard((post["kind"], post["variant"]))
+        concerned = [
+            variant
+            for variant in kind.variants.values()
+            if variant.name == post["variant"] and variant.mode != post["mode"]
+        ]
+        if not concerned:  # another rank's post came first
+            return
+        for variant in concerned:
+            kind.switch(variant, post["mode"])
         how = "in parts" if post["mode"] == PARTS else "eagerly"
         announce.say(
             f"compile: {kind.kind.name} ({post['variant']}) runs {how} from step "

@@ -209,7 +209,8 @@ class CompiledKind:
                 self._compile(variant, call, known.mode if known is not None else WHOLE)
             if known is None:
                 known = self._decide(variant, call)
-                turn.decide(known)
+                if known.compiled_s is not None:  # a failure may be another process's own
+                    turn.decide(known)
         variant.decision = known
         if known.mode == EAGER:
             variant.mode, variant.run = EAGER, None
