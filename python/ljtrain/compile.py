@@ -23,7 +23,7 @@ from transformers import TrainerCallback, TrainingArguments
 from ljtrain import announce, compile_layers, compile_zero, patches, versions
 from ljtrain.compile_agreement import Agreement
 from ljtrain.compile_backend import Break, short_place
-from ljtrain.compile_cache import EAGER, PARTS
+from ljtrain.compile_cache import EAGER, PARTS, WHOLE
 from ljtrain.compile_kind import MOST_RECOMPILATIONS, CompiledKind, Variant
 from ljtrain.compile_layers import LayerKind
 
@@ -140,7 +140,7 @@ class CompileCallback(TrainerCallback):
 
     def _failed_late(self, kind: CompiledKind, variant: Variant, cause: Break) -> None:
         variant.recorder.failures.append(cause)
-        self._post(kind, variant, cause, PARTS if variant.mode != PARTS else EAGER)
+        self._post(kind, variant, cause, PARTS if variant.mode == WHOLE else EAGER)
 
     def _check_recompilations(self, number: int, kind: CompiledKind, variant: Variant) -> None:
         most = MOST_RECOMPILATIONS * max(1, variant.compilations)
@@ -164,10 +164,16 @@ class CompileCallback(TrainerCallback):
 
     def _switch(self, post: dict[str, Any]) -> None:
         kind = self.kinds[post["kind"]]
-        for variant in kind.variants.values():
-            if variant.name == post["variant"]:
-                kind.switch(variant, post["mode"])
         self._late.discard((post["kind"], post["variant"]))
+        concerned = [
+            variant
+            for variant in kind.variants.values()
+            if variant.name == post["variant"] and variant.mode != post["mode"]
+        ]
+        if not concerned:  # another rank's post came first
+            return
+        for variant in concerned:
+            kind.switch(variant, post["mode"])
         how = "in parts" if post["mode"] == PARTS else "eagerly"
         announce.say(
             f"compile: {kind.kind.name} ({post['variant']}) runs {how} from step "

@@ -81,6 +81,7 @@ class Variant:
     dynamic: bool = False
     decision: Decision | None = None
     recorder: Recorder = field(default_factory=Recorder)
+    switched: bool = False  # runs otherwise than its first trial decided
     compilations: int = 0
     seconds: float = 0.0  # compiling, trying and waiting for other ranks
     first_graphs: int = 0  # of the first compilation
@@ -169,6 +170,11 @@ class CompiledKind:
             variant.refused.add(exact)
             self._on_late_failure(self, variant, cause)
             return False
+        if variant.switched and variant.mode == EAGER:  # here, but perhaps not on other ranks
+            cause = (
+                variant.recorder.failures[-1] if variant.recorder.failures else Break("?", 0, "")
+            )
+            self._on_late_failure(self, variant, cause)
         variant.first = variant.first or exact
         variant.known.add(compile_inputs.signature((args, kwargs), sizes=not variant.dynamic))
         return variant.mode != EAGER
@@ -203,7 +209,8 @@ class CompiledKind:
                 self._compile(variant, call, known.mode if known is not None else WHOLE)
             if known is None:
                 known = self._decide(variant, call)
-                turn.decide(known)
+                if known.compiled_s is not None:  # a failure may be another process's own
+                    turn.decide(known)
         variant.decision = known
         if known.mode == EAGER:
             variant.mode, variant.run = EAGER, None
@@ -275,6 +282,7 @@ class CompiledKind:
         variant.known.clear()
         variant.refused.clear()
         variant.first = None
+        variant.switched = True
         variant.mode, variant.run = mode, None
         if mode != EAGER:
             variant.recorder = Recorder(failures=variant.recorder.failures)

@@ -12,8 +12,6 @@ import copy
 import dataclasses
 import functools
 import inspect
-import io
-import itertools
 import logging
 import os
 import pickle
@@ -23,19 +21,17 @@ import time
 import warnings
 import weakref
 from collections import namedtuple
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from compile_corpus_model import CONSTRUCTS, HIDDEN, Layer, Tensor, build, construct
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-HIDDEN, VOCABULARY = 32, 512
-Tensor = torch.Tensor
-Middle = Callable[[Any, Tensor], Tensor]
-CONSTRUCTS: dict[str, Middle] = {}
+__all__ = ["CONSTRUCTS", "FAST", "build", "marked_lines"]
+
 FAST = (
     "print",
     "item_branch",
@@ -53,79 +49,20 @@ FAST = (
 ONLY_SUBMODULES = ("address",)
 
 
-def construct(function: Middle) -> Middle:
-    CONSTRUCTS[function.__name__.removesuffix("_")] = function
-    return function
+Line = tuple[str, int]  # file name and line
 
 
-class CorpusConfig(PretrainedConfig):
-    model_type = "corpus"
-    hidden_size = HIDDEN
-
-
-class Layer(GradientCheckpointingLayer):
-    """Something before, the construct, something after."""
-
-    middle: ClassVar[Any]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.after = nn.Linear(HIDDEN, HIDDEN, bias=False)
-        self.calls = 0
-        self.seen: dict[str, Any] = {}
-        self.register_buffer("total", torch.zeros(()))
-        self.generator = random.Random(3)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        x = torch.tanh(self.before(hidden))  # graph
-        x = self.middle(x)
-        return hidden + self.after(x)  # graph
-
-
-class CorpusModel(PreTrainedModel):
-    """An embedding, three layers, a head and the loss of a language model."""
-
-    config_class = CorpusConfig
-    supports_gradient_checkpointing = True
-    base_model_prefix = "model"
-
-    def __init__(self, config: CorpusConfig, layer: type[Layer]) -> None:
-        super().__init__(config)
-        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(layer() for _ in range(3))
-        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
-        self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=0.1)
-
-    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        hidden = self.embedding(input_ids)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        logits = self.head(hidden).float()
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return {"loss": loss}
-
-
-def build(name: str) -> nn.Module:
-    """A model whose layers hold the construct; each has a class of its own, as users' layers do."""
-    layer = type(f"Layer_{name}", (Layer,), {"middle": CONSTRUCTS[name]})
-    return CorpusModel(CorpusConfig(), layer)
-
-
-def marked_lines(name: str) -> tuple[set[int], set[int]]:
-    """Lines of this file that must be in a graph, and that must not."""
+def marked_lines(name: str) -> tuple[set[Line], set[Line]]:
+    """Lines that must be in a graph, and that must not."""
     compiled, eager = set(), set()
     for function in (CONSTRUCTS[name], Layer.forward.__wrapped__):  # type: ignore[attr-defined]
         lines, first = inspect.getsourcelines(function)
+        file = Path(inspect.getfile(function)).name
         for number, line in enumerate(lines, start=first):
             if line.rstrip().endswith("# graph"):
-                compiled.add(number)
+                compiled.add((file, number))
             elif line.rstrip().endswith("# eager"):
-                eager.add(number)
+                eager.add((file, number))
     if name in ONLY_SUBMODULES:
         return set(), compiled | eager
     return compiled, eager
@@ -185,13 +122,6 @@ def pickled(self: Any, x: Tensor) -> Tensor:
     x = x * 2  # graph
     size = len(pickle.dumps({"a": 1}))  # eager
     return x + size  # graph
-
-
-@construct
-def saved(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # graph
-    torch.save({"a": 1}, io.BytesIO())  # eager
-    return x + 1  # graph
 
 
 # ---- values and shapes that depend on data ----
@@ -371,13 +301,6 @@ def recursion(self: Any, x: Tensor) -> Tensor:
 def map_filter_zip(self: Any, x: Tensor) -> Tensor:
     factors = map(lambda pair: pair[0] * pair[1], zip((1, 2, 3), (3, 2, 1), strict=True))
     return x * sum(factor for factor in filter(None, factors) if factor > 3)  # graph
-
-
-@construct
-def iterators(self: Any, x: Tensor) -> Tensor:
-    for factor in itertools.islice(itertools.cycle((1, 2)), 3):
-        x = x * factor  # graph
-    return x
 
 
 # ---- closures and state ----

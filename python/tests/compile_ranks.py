@@ -217,7 +217,7 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
                 result["reloaded"] = reloads(f"{folder}/saved")
         module = sys.modules.get("ljtrain.compile")
         if compiled and module and "construct" in case:
-            result |= wrong_lines(case["construct"], set(corpus_lines(module)))
+            result |= wrong_lines(case["construct"], corpus_lines(module))
         result["report"] = module.report()[-1] if compiled and module and module.report() else None
         engine = getattr(trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
@@ -225,31 +225,32 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
     return result
 
 
-def wrong_lines(name: str, compiled: set[int]) -> dict[str, list[str]]:
+def wrong_lines(name: str, compiled: set[tuple[str, int]]) -> dict[str, list[str]]:
     """Lines of the corpus that are in no graph and should be, and those that should not."""
     import compile_corpus
 
-    source = Path(compile_corpus.__file__).read_text().splitlines()
+    def source(lines: set[tuple[str, int]]) -> list[str]:
+        folder = Path(__file__).parent
+        return [
+            (folder / file).read_text().splitlines()[line - 1].strip()
+            for file, line in sorted(lines)
+        ]
+
     wanted, eager = compile_corpus.marked_lines(name)
-    return {
-        "not_compiled": [source[line - 1].strip() for line in sorted(wanted - compiled)],
-        "compiled_too": [source[line - 1].strip() for line in sorted(eager & compiled)],
-    }
+    return {"not_compiled": source(wanted - compiled), "compiled_too": source(eager & compiled)}
 
 
-def corpus_lines(module: Any) -> list[int]:
+def corpus_lines(module: Any) -> set[tuple[str, int]]:
     """Lines of the corpus that are in the graphs that train."""
-    return sorted(
-        {
-            line
-            for kind in module._reports[-1].kinds
-            for variant in kind.variants.values()
-            for graph in variant.recorder.graphs
-            if graph.compiled
-            for file, line in graph.lines
-            if file.endswith("compile_corpus.py")
-        }
-    )
+    return {
+        (Path(file).name, line)
+        for kind in module._reports[-1].kinds
+        for variant in kind.variants.values()
+        for graph in variant.recorder.graphs
+        if graph.compiled
+        for file, line in graph.lines
+        if Path(file).name.startswith("compile_corpus")
+    }
 
 
 def reloads(folder: str) -> bool:

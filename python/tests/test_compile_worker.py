@@ -1,4 +1,4 @@
-"""The worker with compiled layers (`ljperf benchmark --with compile`), and the graphs it explains."""
+"""The worker with compiled layers (`ljperf benchmark --with compile`), and explained graphs."""
 
 from __future__ import annotations
 
