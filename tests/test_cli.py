@@ -37,7 +37,7 @@ def test_help_answers_within_20_ms(ljperf: Ljperf) -> None:
 
 
 def test_every_subcommand_has_help_with_an_example(ljperf: Ljperf) -> None:
-    for command in ("benchmark", "comm", "models", "completion"):
+    for command in ("benchmark", "comm", "doctor", "image", "models", "completion"):
         result = ljperf(command, "--help")
         assert result.returncode == 0
         assert "Example" in result.stdout

@@ -100,9 +100,8 @@ void add_diff(CLI::App* parent, const Options& options) {
     }
     base::OrderedJson all = base::OrderedJson::array();
     for (const image::Difference& difference : differences) {
-      all.push_back({{"key", difference.key},
-                     {"before", difference.before},
-                     {"after", difference.after}});
+      all.push_back(
+          {{"key", difference.key}, {"before", difference.before}, {"after", difference.after}});
     }
     print_json({{"schema_version", image::kReleaseSchema},
                 {"before", before.name},

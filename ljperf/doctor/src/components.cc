@@ -138,20 +138,20 @@ Finding check_python_reinstalled(const Machine& machine) {
       continue;
     }
     std::vector<Distribution> found = distributions_of(machine, package);
-    std::string expected = fmt::format("{} {} of release {}", package, published->second,
-                                       machine.release->name);
+    std::string expected =
+        fmt::format("{} {} of release {}", package, published->second, machine.release->name);
     if (found.empty()) {
       return fail(fmt::format("{} is not installed", package), expected,
                   "start anew from the image: pip has no such build");
     }
     if (!same_version(published->second, found.front().version)) {
       bool shadowed = found.size() > 1 && same_version(published->second, found[1].version);
-      return fail(
-          fmt::format("{} {}, {}", package, base::printable(found.front().version, 40),
-                      origin(machine, found.front())),
-          expected,
-          shadowed ? fmt::format("pip uninstall {}: the image's own lies behind it", package)
-                   : "start anew from the image: it was replaced by another build");
+      return fail(fmt::format("{} {}, {}", package, base::printable(found.front().version, 40),
+                              origin(machine, found.front())),
+                  expected,
+                  shadowed
+                      ? fmt::format("pip uninstall {}: the image's own lies behind it", package)
+                      : "start anew from the image: it was replaced by another build");
     }
     fine.push_back(fmt::format("{} {}", package, found.front().version));
   }
@@ -164,30 +164,29 @@ Finding check_python_twice(const Machine& machine) {
     by_name[normalised(distribution.name)].push_back(distribution);
   }
   for (std::string_view watched : kWatched) {
-    const std::vector<Distribution>& found = by_name[std::string(watched)];
-    if (found.size() < 2) {
+    auto entry = by_name.find(std::string(watched));
+    if (entry == by_name.end() || entry->second.size() < 2) {
       continue;
     }
+    const std::vector<Distribution>& found = entry->second;
     std::string both = fmt::format("{} {} in {} and {} in {}", watched, found[0].version,
                                    base::printable(found[0].place), found[1].version,
                                    base::printable(found[1].place));
     if (found[0].place == found[1].place) {
-      return fail(both + ": half an uninstallation", "one of each",
-                  fmt::format("pip uninstall {0} until none is left, then install {0} anew",
-                              watched));
+      return fail(
+          both + ": half an uninstallation", "one of each",
+          fmt::format("pip uninstall {0} until none is left, then install {0} anew", watched));
     }
-    return warn(both + ": the first one counts", "one of each",
-                fmt::format("pip uninstall {} where it is not meant (PYTHONPATH, ~/.local)",
-                            watched));
+    return warn(
+        both + ": the first one counts", "one of each",
+        fmt::format("pip uninstall {} where it is not meant (PYTHONPATH, ~/.local)", watched));
   }
   std::optional<PythonEnvironment> environment = find_python_environment(machine);
-  if (!environment.has_value()) {
-    return skip("no Python found");
+  if (!environment.has_value() || environment->folders.empty()) {
+    return skip("no Python packages found; name the environment with --python");
   }
   return ok(fmt::format("{} packages in {}", by_name.size(),
-                        environment->folders.empty()
-                            ? "no folder"
-                            : base::printable(environment->folders.back())));
+                        base::printable(environment->folders.back())));
 }
 
 Finding check_python_files(const Machine& machine) {
@@ -211,12 +210,12 @@ Finding check_python_files(const Machine& machine) {
     }
     std::vector<std::string> damaged = damaged_files(machine, found.front());
     if (!damaged.empty()) {
-      return fail(fmt::format("{} file{} of {} {} not as installed, such as {}", damaged.size(),
-                              damaged.size() == 1 ? "" : "s", package, found.front().version,
-                              base::printable(damaged.front())),
-                  "files as the RECORD of the package has them",
-                  fmt::format("edited or half overwritten: install {} anew, from where it came",
-                              package));
+      return fail(
+          fmt::format("{} file{} of {} {} not as installed, such as {}", damaged.size(),
+                      damaged.size() == 1 ? "" : "s", package, found.front().version,
+                      base::printable(damaged.front())),
+          "files as the RECORD of the package has them",
+          fmt::format("edited or half overwritten: install {} anew, from where it came", package));
     }
     whole.emplace_back(package);
   }
@@ -237,8 +236,8 @@ Finding check_python_components(const Machine& machine) {
     if (judged_elsewhere || (installed.empty() && !is_package(name))) {
       continue;  // perf, gdb and the like leave no record that can be compared
     }
-    bool agrees = is_package(name) ? same_version(published, installed)
-                                   : same_prefix(published, installed);
+    bool agrees =
+        is_package(name) ? same_version(published, installed) : same_prefix(published, installed);
     if (agrees) {
       ++same;
     } else {

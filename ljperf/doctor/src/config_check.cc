@@ -41,10 +41,10 @@ void check_rules(const Machine& machine, std::vector<Finding>& findings) {
     if (!document.has_value() || !rule.broken(view)) {
       continue;
     }
-    findings.push_back({fmt::format("config.{}", rule.id), rule.status,
-                        fmt::format("{}: {}", where(*document, Pointer(std::string(rule.key))),
-                                    rule.found),
-                        std::string(rule.expected), std::string(rule.fix)});
+    findings.push_back(
+        {fmt::format("config.{}", rule.id), rule.status,
+         fmt::format("{}: {}", where(*document, Pointer(std::string(rule.key))), rule.found),
+         std::string(rule.expected), std::string(rule.fix)});
   }
 }
 
@@ -63,9 +63,10 @@ void check_keys(const base::JsonDocument& document, const Pointer& section,
     // A leading underscore or $ is how people write comments into JSON.
     if (std::find(known.begin(), known.end(), key) == known.end() && !key.starts_with('_') &&
         !key.starts_with('$')) {
-      findings.push_back({"config.unknown-key", status,
-                          fmt::format("{}: {}", base::printable(document.where(section / key)), what),
-                          "a key that exists", nearest(key, known)});
+      findings.push_back(
+          {"config.unknown-key", status,
+           fmt::format("{}: {}", base::printable(document.where(section / key)), what),
+           "a key that exists", nearest(key, known)});
     }
   }
 }
@@ -81,10 +82,9 @@ void check_auto(const base::JsonDocument& document, const Json& value, const Poi
       return key.starts_with(std::string(section.pointer) + "/");
     });
     if (!dropped && std::find(fine.begin(), fine.end(), key) == fine.end()) {
-      findings.push_back(with_id(
-          fail(where(document, at) + ": \"auto\", which nobody fills in", "a value",
-               "write a value, or take the key out"),
-          "auto"));
+      findings.push_back(with_id(fail(where(document, at) + ": \"auto\", which nobody fills in",
+                                      "a value", "write a value, or take the key out"),
+                                 "auto"));
     }
   }
   if (value.is_object()) {
@@ -100,17 +100,17 @@ void check_twins(const Machine& machine, std::vector<Finding>& findings) {
     Pointer argument("/" + std::string(twin.argument));
     const Json& deepspeed = machine.deepspeed->root();
     const Json& arguments = machine.training_arguments->root();
-    if (!deepspeed.contains(key) || !arguments.contains(argument) ||
-        deepspeed[key].is_string() || deepspeed[key].is_null() || arguments[argument].is_null() ||
+    if (!deepspeed.contains(key) || !arguments.contains(argument) || deepspeed[key].is_string() ||
+        deepspeed[key].is_null() || arguments[argument].is_null() ||
         deepspeed[key] == arguments[argument]) {
       continue;
     }
-    findings.push_back(with_id(
-        fail(fmt::format("{}, but {} = {}", where(*machine.deepspeed, key), twin.argument,
-                         base::printable(arguments[argument].dump(), 40)),
-             "the same in both: the Trainer refuses what differs",
-             "write \"auto\" in DeepSpeed's file"),
-        "twins"));
+    findings.push_back(
+        with_id(fail(fmt::format("{}, but {} = {}", where(*machine.deepspeed, key), twin.argument,
+                                 base::printable(arguments[argument].dump(), 40)),
+                     "the same in both: the Trainer refuses what differs",
+                     "write \"auto\" in DeepSpeed's file"),
+                "twins"));
   }
 }
 

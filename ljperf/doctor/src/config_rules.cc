@@ -21,9 +21,8 @@ bool fixed_prefetch(const View& v) {
 }
 
 bool release_forbids_prefetch(const View& v) {
-  return v.machine().release.has_value() &&
-         v.machine().release->deepspeed_rules.contains(
-             "zero_optimization.stage3_prefetch_bucket_size");
+  return v.machine().release.has_value() && v.machine().release->deepspeed_rules.contains(
+                                                "zero_optimization.stage3_prefetch_bucket_size");
 }
 
 bool batch_contradiction(const View& v) {
@@ -54,8 +53,8 @@ bool stage3_keys_elsewhere(const View& v) {
 }
 
 bool offloads_to_nvme_nowhere(const View& v) {
-  for (const char* section : {"/zero_optimization/offload_param",
-                              "/zero_optimization/offload_optimizer"}) {
+  for (const char* section :
+       {"/zero_optimization/offload_param", "/zero_optimization/offload_optimizer"}) {
     if (v.ds(std::string(section) + "/device") == "nvme" &&
         !v.ds(std::string(section) + "/nvme_path").is_string()) {
       return true;
@@ -92,7 +91,6 @@ bool uses_fsdp(const View& v) {
 bool trains_with_deepspeed(const View& v) { return v.has_deepspeed() || v.arg_has("deepspeed"); }
 
 const auto kRules = std::to_array<ConfigRule>({
-    // clang-format off
     // DeepSpeed's file alone.
     {"prefetch-release", kFail, kDeepSpeed, "/zero_optimization/stage3_prefetch_bucket_size",
      [](const View& v) { return fixed_prefetch(v) && release_forbids_prefetch(v); },
@@ -209,7 +207,6 @@ const auto kRules = std::to_array<ConfigRule>({
     {"compile-twice", kWarn, kArguments, "/torch_compile",
      [](const View& v) { return v.arg_on("torch_compile") && v.ds_on("/compile/deepcompile"); },
      "torch_compile and DeepCompile both compile the model", "one of them", "take compile.deepcompile out of DeepSpeed's file"},
-    // clang-format on
 });
 
 constexpr auto kTwins = std::to_array<Twin>({

@@ -91,8 +91,8 @@ std::optional<Libcuda> find_libcuda(const Machine& machine) {
 }
 
 std::optional<image::Version> cuda_toolkit(const Machine& machine) {
-  base::Json version = base::Json::parse(
-      machine.read("/usr/local/cuda/version.json").value_or(""), nullptr, false);
+  base::Json version =
+      base::Json::parse(machine.read("/usr/local/cuda/version.json").value_or(""), nullptr, false);
   base::Json::json_pointer key("/cuda/version");
   return version.is_object() && version.contains(key) && version[key].is_string()
              ? image::parse_version(version[key].get<std::string>())

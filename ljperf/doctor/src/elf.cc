@@ -67,8 +67,7 @@ std::optional<DynamicSection> read_dynamic_section(const std::filesystem::path& 
   if (dynamic == segments.end()) {
     return std::nullopt;
   }
-  auto entries =
-      file.read<Elf64_Dyn>(dynamic->p_offset, dynamic->p_filesz / sizeof(Elf64_Dyn));
+  auto entries = file.read<Elf64_Dyn>(dynamic->p_offset, dynamic->p_filesz / sizeof(Elf64_Dyn));
   auto strings = std::find_if(entries.begin(), entries.end(),
                               [](const Elf64_Dyn& entry) { return entry.d_tag == DT_STRTAB; });
   std::optional<std::uint64_t> table =

@@ -105,8 +105,7 @@ std::vector<Finding> examine(const Machine& machine, const Selection& selection)
     if (!is_selected(check.id, selection.only)) {
       continue;
     }
-    Finding finding = selection.quick && check.when == kNotQuick
-                          ? skip("not with --quick")
+    Finding finding = selection.quick && check.when == kNotQuick ? skip("not with --quick")
                       : check.task == kTrainingOnly && machine.task != Purpose::kTraining
                           ? skip("for training only")
                           : check.run(machine);

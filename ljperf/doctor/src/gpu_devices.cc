@@ -97,9 +97,10 @@ Finding check_gpu_nvml(const Machine& machine) {
     return skip("no GPU here");
   }
   if (!machine.gpus.library) {
-    return warn("no libnvidia-ml.so.1: the health of the GPUs cannot be read",
-                "NVIDIA's management library beside the devices",
-                "start the container with the capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility");
+    return warn(
+        "no libnvidia-ml.so.1: the health of the GPUs cannot be read",
+        "NVIDIA's management library beside the devices",
+        "start the container with the capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility");
   }
   if (machine.gpus.error == kVersionMismatch) {
     return fail("NVML: driver and library differ in version (CUDA error 803 follows)",
@@ -107,7 +108,8 @@ Finding check_gpu_nvml(const Machine& machine) {
                 "reboot the host, or reload the kernel module, after the driver's upgrade");
   }
   if (machine.gpus.error == kNotLoaded) {
-    return fail("NVML: the driver is not loaded", "a loaded driver", "on the host: modprobe nvidia");
+    return fail("NVML: the driver is not loaded", "a loaded driver",
+                "on the host: modprobe nvidia");
   }
   if (!machine.gpus.why.empty()) {
     return fail(base::printable(machine.gpus.why), "an NVML that answers",

@@ -65,13 +65,13 @@ Finding check_gpu_toolkit(const Machine& machine) {
   if (!toolkit.has_value() || !cuda.has_value()) {
     return skip("no CUDA toolkit beside a PyTorch for CUDA");
   }
-  std::string found = fmt::format("toolkit {}, {} {}", toolkit->text(), cuda->where,
-                                  cuda->version.text());
+  std::string found =
+      fmt::format("toolkit {}, {} {}", toolkit->text(), cuda->where, cuda->version.text());
   if (toolkit->major() != cuda->version.major()) {
-    return fail(found + ": extensions (DeepSpeed's, too) do not compile against it",
-                fmt::format("a toolkit {}.x", cuda->version.major()),
-                fmt::format("point CUDA_HOME to CUDA {}.{}", cuda->version.major(),
-                            cuda->version.minor()));
+    return fail(
+        found + ": extensions (DeepSpeed's, too) do not compile against it",
+        fmt::format("a toolkit {}.x", cuda->version.major()),
+        fmt::format("point CUDA_HOME to CUDA {}.{}", cuda->version.major(), cuda->version.minor()));
   }
   return ok(found);
 }

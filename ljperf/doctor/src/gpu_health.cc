@@ -87,8 +87,7 @@ std::map<int, std::string> xids_in(const std::string& log) {
     std::size_t close = at == std::string::npos ? at : line.find("): ", at);
     if (close != std::string::npos) {
       constexpr std::size_t kPrefix = sizeof("NVRM: Xid (") - 1;
-      found[std::atoi(line.c_str() + close + 3)] =
-          line.substr(at + kPrefix, close - at - kPrefix);
+      found[std::atoi(line.c_str() + close + 3)] = line.substr(at + kPrefix, close - at - kPrefix);
     }
   }
   return found;
@@ -123,10 +122,10 @@ Finding check_gpu_ecc(const Machine& machine) {
   auto broken = gpus_where(
       machine, [](const GpuHealth& gpu) { return gpu.uncorrected_errors.value_or(0) > 0; });
   if (!broken.empty()) {
-    return fail(fmt::format("{}: {} uncorrected memory errors since the driver was loaded",
-                            gpu_list(broken),
-                            *machine.gpus.gpus[broken.front()].uncorrected_errors),
-                "none", "drain the node and reset the GPU (nvidia-smi -r); replace it if they return");
+    return fail(
+        fmt::format("{}: {} uncorrected memory errors since the driver was loaded",
+                    gpu_list(broken), *machine.gpus.gpus[broken.front()].uncorrected_errors),
+        "none", "drain the node and reset the GPU (nvidia-smi -r); replace it if they return");
   }
   auto off = gpus_where(machine, [](const GpuHealth& gpu) {
     return is_data_center(gpu) && gpu.ecc.has_value() && !*gpu.ecc;
@@ -219,9 +218,10 @@ Finding check_gpu_nvlink(const Machine& machine) {
   auto fewer = gpus_where(machine, [&](const GpuHealth& gpu) { return gpu.links_active < most; });
   if (!fewer.empty()) {
     const GpuHealth& gpu = machine.gpus.gpus[fewer.front()];
-    return fail(fmt::format("{}: {} of {} NVLinks active", gpu_list(fewer), gpu.links_active, most),
-                "as many on each GPU",
-                "check fabric manager (systemctl status nvidia-fabricmanager), then reset the node");
+    return fail(
+        fmt::format("{}: {} of {} NVLinks active", gpu_list(fewer), gpu.links_active, most),
+        "as many on each GPU",
+        "check fabric manager (systemctl status nvidia-fabricmanager), then reset the node");
   }
   return ok(fmt::format("{} links on each GPU", most));
 }
@@ -251,11 +251,11 @@ Finding check_gpu_peers(const Machine& machine) {
     return is_data_center(gpu) && !gpu.peers_without_access.empty();
   });
   if (!apart.empty()) {
-    return warn(fmt::format("{} cannot reach GPU {} directly: traffic goes through the host",
-                            gpu_list(apart),
-                            machine.gpus.gpus[apart.front()].peers_without_access.front()),
-                "peer access between all GPUs",
-                "disable ACS in the BIOS or the IOMMU (iommu=pt); check nvidia-smi topo -p2p r");
+    return warn(
+        fmt::format("{} cannot reach GPU {} directly: traffic goes through the host",
+                    gpu_list(apart), machine.gpus.gpus[apart.front()].peers_without_access.front()),
+        "peer access between all GPUs",
+        "disable ACS in the BIOS or the IOMMU (iommu=pt); check nvidia-smi topo -p2p r");
   }
   return ok("direct, as far as the GPUs can");
 }
@@ -268,8 +268,8 @@ Finding check_gpu_persistence(const Machine& machine) {
     return is_data_center(gpu) && gpu.persistence.has_value() && !*gpu.persistence;
   });
   if (!off.empty()) {
-    return warn(gpu_list(off) + ": persistence mode is off, each start waits for the driver",
-                "on", "on the host: systemctl enable --now nvidia-persistenced");
+    return warn(gpu_list(off) + ": persistence mode is off, each start waits for the driver", "on",
+                "on the host: systemctl enable --now nvidia-persistenced");
   }
   return ok("on");
 }

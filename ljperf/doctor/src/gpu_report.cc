@@ -10,10 +10,10 @@ namespace {
 // From NVML's API reference.
 constexpr int kSuccess = 0;
 constexpr int kGpuIsLost = 15;
-constexpr int kUncorrected = 1;   // nvmlMemoryErrorType_t
-constexpr int kVolatile = 0;      // nvmlEccCounterType_t
-constexpr int kProhibited = 2;    // nvmlComputeMode_t
-constexpr int kP2pRead = 0;       // nvmlGpuP2PCapsIndex_t
+constexpr int kUncorrected = 1;  // nvmlMemoryErrorType_t
+constexpr int kVolatile = 0;     // nvmlEccCounterType_t
+constexpr int kProhibited = 2;   // nvmlComputeMode_t
+constexpr int kP2pRead = 0;      // nvmlGpuP2PCapsIndex_t
 constexpr unsigned kMostLinks = 18;
 constexpr unsigned kMostGpus = 64;
 using Device = void*;
@@ -39,7 +39,7 @@ class Reader {
     auto* get_value = library_.find<int(Device, Value*)>(function);
     Value value{};
     return get_value != nullptr && get_value(device, &value) == kSuccess ? std::optional(value)
-                                                                          : std::nullopt;
+                                                                         : std::nullopt;
   }
 
   std::optional<bool> flag(const char* function, Device device) const {
@@ -58,8 +58,8 @@ class Reader {
   }
 
   void read_errors(Device device, GpuHealth& gpu) const {
-    auto* ecc = library_.find<int(Device, int, int, unsigned long long*)>(
-        "nvmlDeviceGetTotalEccErrors");
+    auto* ecc =
+        library_.find<int(Device, int, int, unsigned long long*)>("nvmlDeviceGetTotalEccErrors");
     unsigned long long count = 0;
     if (ecc != nullptr && ecc(device, kUncorrected, kVolatile, &count) == kSuccess) {
       gpu.uncorrected_errors = count;
@@ -70,8 +70,7 @@ class Reader {
     unsigned uncorrected = 0;
     unsigned pending = 0;
     unsigned failed = 0;
-    if (rows != nullptr &&
-        rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
+    if (rows != nullptr && rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
       gpu.remap_pending = pending != 0;
       gpu.remap_failed = failed != 0;
     }

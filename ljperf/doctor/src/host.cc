@@ -67,8 +67,8 @@ Finding check_host_numa(const Machine& machine) {
                 "off: ranks are bound, and moving their pages stalls them",
                 "on the host: sysctl kernel.numa_balancing=0");
   }
-  return ok(fmt::format("{}, {} NUMA node{}", balancing ? "on" : "off", nodes,
-                        nodes == 1 ? "" : "s"));
+  return ok(
+      fmt::format("{}, {} NUMA node{}", balancing ? "on" : "off", nodes, nodes == 1 ? "" : "s"));
 }
 
 Finding check_host_governor(const Machine& machine) {

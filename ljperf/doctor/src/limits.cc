@@ -157,8 +157,7 @@ Finding check_limits_address_space(const Machine& machine) {
   if (!limit.has_value()) {
     return ok("unlimited");
   }
-  std::string found =
-      fmt::format("ulimit -v: {}", base::format_bytes(static_cast<double>(*limit)));
+  std::string found = fmt::format("ulimit -v: {}", base::format_bytes(static_cast<double>(*limit)));
   // CUDA reserves address space for all memory of host and devices.
   return machine.gpus.gpus.empty()
              ? warn(found, "unlimited", "ulimit -v unlimited")

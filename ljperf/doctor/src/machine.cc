@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <fstream>
@@ -49,12 +50,15 @@ bool Machine::exists(std::string_view path) const {
 
 std::optional<std::string> Machine::read(std::string_view path) const {
   std::ifstream stream(at(path), std::ios::binary);
-  std::string text(kMostText, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.gcount() == 0 && !stream.eof()) {
+  std::string text;
+  std::array<char, 16384> buffer{};
+  do {
+    stream.read(buffer.data(), buffer.size());
+    text.append(buffer.data(), static_cast<std::size_t>(stream.gcount()));
+  } while (stream && text.size() < kMostText);
+  if (text.empty() && !stream.eof()) {
     return std::nullopt;
   }
-  text.resize(static_cast<std::size_t>(stream.gcount()));
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
     text.pop_back();
   }
@@ -123,9 +127,8 @@ std::vector<Interface> Machine::interfaces() const {
     entry.name = name;
     entry.index = static_cast<int>(read_number(folder + "/ifindex").value_or(0));
     entry.up = (flags & kUp) != 0 && (state == "up" || state == "unknown");
-    entry.has_address =
-        name == "lo" ||
-        std::find(with_address.begin(), with_address.end(), name) != with_address.end();
+    entry.has_address = name == "lo" || std::find(with_address.begin(), with_address.end(), name) !=
+                                            with_address.end();
     all.push_back(std::move(entry));
   }
   std::sort(all.begin(), all.end(),

@@ -119,8 +119,8 @@ Finding check_memory_shm(const Machine& machine) {
     return fail("/dev/shm is read-only", "writable", fix);
   }
   if (memory->size <= 64 * kMiB) {
-    return fail(fmt::format("/dev/shm has {}, a container's default", bytes(memory->size)), expected,
-                fix);
+    return fail(fmt::format("/dev/shm has {}, a container's default", bytes(memory->size)),
+                expected, fix);
   }
   if (memory->size < needed) {
     return warn(fmt::format("/dev/shm has {}", bytes(memory->size)), expected, fix);
@@ -144,8 +144,7 @@ Finding check_memory_shm_free(const Machine& machine) {
   constexpr std::uint64_t kPercentFull = 90;
   if (used * 100 > memory->size * kPercentFull) {
     return warn(fmt::format("{}, most by {}", found, base::printable(largest, 60)),
-                "room for the ranks' buffers",
-                "remove what dead runs left (fuser -v /dev/shm/*)");
+                "room for the ranks' buffers", "remove what dead runs left (fuser -v /dev/shm/*)");
   }
   return ok(found);
 }
@@ -209,9 +208,9 @@ Finding check_memory_reserved(const Machine& machine) {
   }
   std::uint64_t idle = *free_pages * *size;
   if (idle * 4 > *total) {
-    return warn(fmt::format("{} of {} reserved as huge pages and unused", bytes(idle), bytes(*total)),
-                "less than a quarter: PyTorch takes none of them",
-                "on the host: sysctl vm.nr_hugepages=0");
+    return warn(
+        fmt::format("{} of {} reserved as huge pages and unused", bytes(idle), bytes(*total)),
+        "less than a quarter: PyTorch takes none of them", "on the host: sysctl vm.nr_hugepages=0");
   }
   return ok(idle == 0 ? "none reserved" : bytes(idle) + " reserved and unused");
 }

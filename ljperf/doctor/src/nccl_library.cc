@@ -39,8 +39,7 @@ Loaded libraries_of(const Machine& machine, const std::string& process) {
     if (is_nccl(path)) {
       loaded.nccl.insert(path);
     }
-    loaded.torch_cuda =
-        loaded.torch_cuda || path.find("/libtorch_cuda.so") != std::string::npos;
+    loaded.torch_cuda = loaded.torch_cuda || path.find("/libtorch_cuda.so") != std::string::npos;
   }
   return loaded;
 }
@@ -113,7 +112,8 @@ Finding check_nccl_linked(const Machine& machine) {
     bool wanted = !preloaded(machine).empty() || !on_library_path(machine).empty() ||
                   (machine.release.has_value() && machine.release->components.contains("accl-n"));
     std::string found = "NCCL is linked into PyTorch statically";
-    return wanted ? warn(found + ": no other library takes its place", "libnccl.so.2 needed by "
+    return wanted ? warn(found + ": no other library takes its place",
+                         "libnccl.so.2 needed by "
                          "libtorch_cuda.so",
                          "use a PyTorch that links NCCL dynamically (the PyPI wheels do)")
                   : ok(found);
@@ -133,9 +133,8 @@ Finding check_nccl_path(const Machine& machine) {
   std::string real = machine.follow(other);
   constexpr std::string_view kName = "libnccl.so.";
   std::string file = real.substr(real.rfind('/') + 1);
-  std::optional<image::Version> found = file.starts_with(kName)
-                                            ? image::parse_version(file.substr(kName.size()))
-                                            : std::nullopt;
+  std::optional<image::Version> found =
+      file.starts_with(kName) ? image::parse_version(file.substr(kName.size())) : std::nullopt;
   std::optional<image::Version> expected = image::parse_version(wheel);
   if (found.has_value() && found->size() > 1 && expected.has_value() && *found < *expected) {
     return warn(fmt::format("LD_LIBRARY_PATH puts NCCL {} ({}) before PyTorch's {}", found->text(),
@@ -143,10 +142,10 @@ Finding check_nccl_path(const Machine& machine) {
                 fmt::format("NCCL {} or newer", wheel),
                 "take that folder off LD_LIBRARY_PATH, or update the library in it");
   }
-  return ok(!preload.empty()  ? base::printable(preload) + " (LD_PRELOAD)"
-            : !other.empty()  ? base::printable(other) + " (LD_LIBRARY_PATH)"
-            : !wheel.empty()  ? fmt::format("NCCL {} of PyTorch's own wheel", wheel)
-                              : "nothing in the way");
+  return ok(!preload.empty() ? base::printable(preload) + " (LD_PRELOAD)"
+            : !other.empty() ? base::printable(other) + " (LD_LIBRARY_PATH)"
+            : !wheel.empty() ? fmt::format("NCCL {} of PyTorch's own wheel", wheel)
+                             : "nothing in the way");
 }
 
 Finding check_nccl_loaded(const Machine& machine) {
@@ -166,7 +165,8 @@ Finding check_nccl_loaded(const Machine& machine) {
     }
     if (shown.find("(deleted)") != std::string::npos) {
       return warn(fmt::format("process {} runs on {}", process, shown),
-                  "the library that is installed", "restart the job: the file was replaced under it");
+                  "the library that is installed",
+                  "restart the job: the file was replaced under it");
     }
     if (loaded.torch_cuda && loaded.nccl.empty() && !preload.empty()) {
       return warn(fmt::format("process {} has PyTorch for CUDA and no libnccl, whatever LD_PRELOAD "

@@ -1,6 +1,4 @@
 // Which interfaces collectives take, by NCCL's rules and the release's.
-#include "image/network_rules.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +8,7 @@
 #include "base/text.h"
 #include "check.h"
 #include "drivers.h"
+#include "image/network_rules.h"
 #include "network_choice.h"
 
 namespace ljtrain::ljperf {
@@ -27,8 +26,7 @@ std::vector<std::string> names_of(const std::vector<Interface>& interfaces) {
 
 std::string joined(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 8;
-  std::vector<std::string> shown(names.begin(),
-                                 names.begin() + std::min(names.size(), kMost));
+  std::vector<std::string> shown(names.begin(), names.begin() + std::min(names.size(), kMost));
   std::string text = base::printable(fmt::format("{}", fmt::join(shown, ", ")));
   return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
@@ -55,8 +53,8 @@ std::string caught_beside(const image::InterfaceFilter& filter,
       continue;
     }
     for (const std::string& other : chosen) {
-      bool asked_for = std::find(filter.names.begin(), filter.names.end(), other) !=
-                       filter.names.end();
+      bool asked_for =
+          std::find(filter.names.begin(), filter.names.end(), other) != filter.names.end();
       if (other != name && other.starts_with(name) && !asked_for) {
         return fmt::format("{} is a prefix and takes {} beside {}", name, other, name);
       }
@@ -67,7 +65,8 @@ std::string caught_beside(const image::InterfaceFilter& filter,
 
 Finding judge_choice(const Machine& machine, const InterfaceChoice& choice,
                      const std::string& shown) {
-  constexpr const char* kExpected = "an interface that is up, has an address and reaches the others";
+  constexpr const char* kExpected =
+      "an interface that is up, has an address and reaches the others";
   std::vector<std::string> real = real_ones(names_of(choice.usable));
   std::vector<std::string> down;
   for (const Interface& interface : choice.chosen) {
@@ -86,9 +85,9 @@ Finding judge_choice(const Machine& machine, const InterfaceChoice& choice,
   }
   if (real_ones(chosen).size() != chosen.size() && (choice.by_user || machine.several_hosts()) &&
       !real_ones(chosen).empty()) {
-    return warn(fmt::format("{}: takes {}, of which not all reach other hosts", shown,
-                            joined(chosen)),
-                kExpected, set_to(real_ones(chosen)));
+    return warn(
+        fmt::format("{}: takes {}, of which not all reach other hosts", shown, joined(chosen)),
+        kExpected, set_to(real_ones(chosen)));
   }
   if (!down.empty()) {
     return warn(fmt::format("{}: {}", shown, joined(down)), kExpected, set_to(real));
@@ -175,7 +174,8 @@ Finding check_network_rule(const Machine& machine) {
   std::string wanted = fmt::format("{} for a pod of {} GPU{} (release {})", rule->interface, gpus,
                                    gpus == 1 ? "" : "s", machine.release->name);
   if (std::find(all.begin(), all.end(), rule->interface) == all.end()) {
-    return warn(fmt::format("this network has no {}, only {}", rule->interface, joined(all)), wanted,
+    return warn(fmt::format("this network has no {}, only {}", rule->interface, joined(all)),
+                wanted,
                 fmt::format("another network than the release's: {}",
                             set_to(real_ones(names_of(choice.usable)))));
   }
@@ -217,8 +217,8 @@ Finding check_network_rdma(const Machine& machine) {
                 "start the container with --device /dev/infiniband (or --privileged)");
   }
   if (!wanted.empty()) {
-    image::InterfaceFilter filter = image::parse_interface_filter(
-        wanted.substr(0, wanted.find(':')));  // a port may follow
+    image::InterfaceFilter filter =
+        image::parse_interface_filter(wanted.substr(0, wanted.find(':')));  // a port may follow
     if (image::select_interfaces(filter, devices).empty()) {
       return fail(fmt::format("NCCL_IB_HCA={} matches none of {}", base::printable(wanted),
                               joined(devices)),

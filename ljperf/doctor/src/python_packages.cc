@@ -48,9 +48,9 @@ std::string python_version(const Machine& machine, const std::string& program,
   }
   std::string newest;
   for (const std::string& name : machine.list(prefix + "/lib")) {
-    std::optional<image::Version> version =
-        name.starts_with("python3.") ? image::parse_version(name.substr(kName.size()))
-                                     : std::nullopt;
+    std::optional<image::Version> version = name.starts_with("python3.")
+                                                ? image::parse_version(name.substr(kName.size()))
+                                                : std::nullopt;
     std::optional<image::Version> best = image::parse_version(newest);
     if (version.has_value() && (!best.has_value() || *version > *best)) {
       newest = name.substr(kName.size());
@@ -86,8 +86,8 @@ std::optional<PythonEnvironment> find_python_environment(const Machine& machine)
   }
   std::string library = "/lib/python" + environment.version;
   std::optional<std::string> venv = machine.read(prefix + "/pyvenv.cfg");
-  bool isolated = venv.has_value() &&
-                  venv->find("include-system-site-packages = true") == std::string::npos;
+  bool isolated =
+      venv.has_value() && venv->find("include-system-site-packages = true") == std::string::npos;
   if (!isolated && machine.variable("PYTHONNOUSERSITE").empty() && machine.has_variable("HOME")) {
     add_folder(machine, environment,
                machine.variable("HOME") + "/.local" + library + "/site-packages");
@@ -98,8 +98,8 @@ std::optional<PythonEnvironment> find_python_environment(const Machine& machine)
   }
   add_folder(machine, environment, prefix + library + "/site-packages");
   add_folder(machine, environment, prefix + library + "/dist-packages");
-  add_folder(machine, environment, prefix + "/lib64/python" + environment.version +
-                                       "/site-packages");
+  add_folder(machine, environment,
+             prefix + "/lib64/python" + environment.version + "/site-packages");
   return environment;
 }
 
@@ -154,7 +154,8 @@ std::string origin(const Machine& machine, const Distribution& distribution) {
     constexpr std::string_view kTag = "Tag: ";
     if (line.starts_with(kTag)) {
       std::string platform = line.substr(line.rfind('-') + 1);
-      text += fmt::format("{}wheel for {}", text.empty() ? "" : ", ", base::printable(platform, 40));
+      text +=
+          fmt::format("{}wheel for {}", text.empty() ? "" : ", ", base::printable(platform, 40));
       break;
     }
   }

@@ -128,10 +128,9 @@ Finding check_network_master(const Machine& machine) {
                     ? "set MASTER_ADDR to the address of rank 0's host"
                     : "take the name off the 127.* lines of /etc/hosts, or use the IP address");
   }
-  return ok(fmt::format("{}{}", shown,
-                        addresses.front() == host
-                            ? ""
-                            : fmt::format(" ({})", base::printable(addresses.front()))));
+  return ok(fmt::format(
+      "{}{}", shown,
+      addresses.front() == host ? "" : fmt::format(" ({})", base::printable(addresses.front()))));
 }
 
 Finding check_network_port(const Machine& machine) {

@@ -14,9 +14,8 @@ constexpr std::size_t kIndent = 27;  // "warn  limits.address-space  "
 
 // Columns that a text takes on a terminal: bytes that begin a UTF-8 character.
 std::size_t width(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](unsigned char c) {
-    return (c & 0xC0U) != 0x80U;
-  }));
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0U) != 0x80U; }));
 }
 
 // The text broken at blanks into lines that fit beside the indentation.

@@ -47,7 +47,8 @@ Finding check_python_stack(const Machine& machine) {
   base::Json::json_pointer faults("/autoload/faults");
   if (status->contains(faults) && !(*status)[faults].empty()) {
     return warn(fmt::format("autoload: {}", base::printable((*status)[faults][0].dump())),
-                "no fault on import torch", "install ljtrain anew: pip install "
+                "no fault on import torch",
+                "install ljtrain anew: pip install "
                 "--no-build-isolation ljtrain");
   }
   if (!missing.empty()) {

@@ -39,9 +39,9 @@ struct Machine {
   Purpose task = Purpose::kTraining;
   std::optional<image::Release> release;
   std::vector<std::string> hosts;
-  std::filesystem::path python;        // asked for; empty: found
-  std::filesystem::path own_program;   // this program, for the Python beside it; may be empty
-  std::optional<int> process;          // whose libraries to look at; none: all that can be seen
+  std::filesystem::path python;       // asked for; empty: found
+  std::filesystem::path own_program;  // this program, for the Python beside it; may be empty
+  std::optional<int> process;         // whose libraries to look at; none: all that can be seen
   std::optional<base::JsonDocument> deepspeed;
   std::optional<base::JsonDocument> training_arguments;
   std::time_t now = 0;

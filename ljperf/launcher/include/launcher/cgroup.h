@@ -9,8 +9,8 @@ namespace ljtrain::ljperf {
 
 // Where the files of a controller are for a process.
 struct Cgroup {
-  std::string root;  // of the controller's hierarchy
-  std::string path;  // below it, "/" or "/a/b"
+  std::string root;      // of the controller's hierarchy
+  std::string path;      // below it, "/" or "/a/b"
   bool unified = false;  // version 2
 
   // The folders from the process's own up to the root.
