@@ -56,6 +56,11 @@ def with_inner(forward: Forward, inner: Callable[[Forward], Forward]) -> Forward
     )
 
 
+def _tried(run: Forward, layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    with compile_trial.without_reentry(layer):
+        return run(layer, *args, **kwargs)
+
+
 def _to_the_end(run: Forward, *args: Any, **kwargs: Any) -> Any:
     """A recomputation that stopped inside a graph, at the last tensor it needs, would leave out
     what the graph's code does to Python objects afterwards.
@@ -238,7 +243,8 @@ class CompiledKind:
                 variant.mode, variant.run = attempt, self._build(variant.recorder, attempt)
             assert variant.run is not None
             try:
-                compile_trial.step(variant.run, call)
+                run = variant.run if attempt == WHOLE else functools.partial(_tried, variant.run)
+                compile_trial.step(run, call)
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
                 not_whole.append(compile_backend.as_break(error))
@@ -269,8 +275,14 @@ class CompiledKind:
         if variant.mode == EAGER or variant.run is None:
             cause = variant.recorder.failures[-1] if variant.recorder.failures else "no graph"
             return Decision(EAGER, None, None, str(cause))
-        compile_trial.step(self.forward, call)
-        eager, compiled = compile_trial.compare(self.forward, variant.run, call)
+        with_eager_checkpoint = functools.partial(_tried, self.forward)
+        try:
+            compile_trial.step(with_eager_checkpoint, call)
+            eager, compiled = compile_trial.compare(with_eager_checkpoint, variant.run, call)
+        except Exception as error:  # a trial must not cost the training
+            _log.debug("%s eagerly", self.kind.name, exc_info=error)
+            cause = compile_backend.short_cause(error)
+            return Decision(variant.mode or EAGER, None, None, f"not measured: {cause}")
         if compiled < eager:
             return Decision(variant.mode or EAGER, eager, compiled, "faster than eager")
         return Decision(EAGER, eager, compiled, "eager is faster here")

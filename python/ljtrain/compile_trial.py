@@ -4,6 +4,7 @@ gradient is accumulated, no hook of an engine fires, random numbers and buffers 
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,27 @@ def no_trace(layer: nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
             for module, attributes in plain:
                 vars(module).update(attributes)
+
+
+@contextmanager
+def without_reentry(layer: nn.Module) -> Iterator[None]:
+    """A reentrant checkpoint refuses autograd.grad, which is what leaves no trace; the other kind
+    computes the same.
+    """
+    checkpoint: Any = vars(layer).get("_gradient_checkpointing_func")
+    reentrant = isinstance(checkpoint, functools.partial) and checkpoint.keywords.get(
+        "use_reentrant", False
+    )
+    if not reentrant:
+        yield
+        return
+    layer._gradient_checkpointing_func = functools.partial(  # type: ignore[assignment]
+        checkpoint.func, *checkpoint.args, **{**checkpoint.keywords, "use_reentrant": False}
+    )
+    try:
+        yield
+    finally:
+        layer._gradient_checkpointing_func = checkpoint
 
 
 def _devices(layer: nn.Module) -> list[int]:

@@ -5,6 +5,7 @@ telling calls apart, sharing decisions, agreeing on a step.
 from __future__ import annotations
 
 import copy
+import functools
 import multiprocessing
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from ljtrain import (
     compile_agreement,
     compile_cache,
@@ -158,6 +160,19 @@ def test_a_trial_leaves_no_trace() -> None:
     assert seconds > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert (layer.calls, layer.count.item()) == (0, 0)
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def test_a_reentrant_checkpoint_can_be_tried() -> None:
+    layer: Any = Block(0)
+    reentrant = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
+    layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, reentrant
+    hidden = torch.ones(1, 2, HIDDEN, requires_grad=True)
+    call = compile_trial.Call(layer, (hidden,), {})
+    with pytest.raises(RuntimeError, match="use_reentrant"):
+        compile_trial.step(Block.forward, call)
+    assert compile_trial.step(functools.partial(compile_kind._tried, Block.forward), call) > 0
+    assert layer._gradient_checkpointing_func is reentrant
     assert all(parameter.grad is None for parameter in layer.parameters())
 
 
