@@ -114,6 +114,9 @@ def reset() -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     gc.collect()
+    # Arguments of one engine leave their mark for accelerate.
+    for engine in ("DEEPSPEED", "FSDP"):
+        os.environ.pop(f"ACCELERATE_USE_{engine}", None)
 
 
 def arguments(folder: str, case: dict[str, Any], compiled: bool) -> TrainingArguments:
