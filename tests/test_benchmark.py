@@ -237,6 +237,18 @@ def test_a_proxy_says_so_first_and_last(ljperf: Ljperf) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
+def test_compiled_layers_are_measured_and_change_no_loss(ljperf: Ljperf, tiny_config: Path) -> None:
+    run = ("benchmark", "--config", tiny_config, "--model", "deepspeed", *QUICK, "--json")
+    stock = document_of(ljperf(*run))
+    compiled = document_of(ljperf(*run, "--with", "compile"))
+    assert stock["compile"] is None and not stock["components"]["compile"]
+    assert compiled["components"]["compile"]
+    assert compiled["compile"]["graphs"] >= 1
+    assert compiled["compile"]["graph_breaks"] == compiled["compile"]["recompilations"] == 0
+    assert compiled["loss"] == pytest.approx(stock["loss"], rel=2e-3)
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
 def test_fsdp_shards_parameters(ljperf: Ljperf, tiny_config: Path) -> None:
     result = ljperf("benchmark", "--config", tiny_config, "--model", "fsdp", *QUICK, "--json")
     document = document_of(result)

@@ -246,6 +246,8 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
+  plan.accl = is_accl_asked_for(options, base::current_environment());
+  plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.python = find_python(options.python);
   plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(
@@ -261,8 +263,6 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         "train on the host by hiding the GPUs with CUDA_VISIBLE_DEVICES=",
         plan.python.string());
   }
-  plan.accl = is_accl_asked_for(options, base::current_environment());
-  plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.base_stack = base_stack_variables(plan, base::current_environment(), plan.notes);
   return plan;
 }
