@@ -23,7 +23,7 @@ KEYS = SOURCE / "ljperf" / "doctor" / "src" / "config_keys.cc"
 
 
 def checks(ljperf: Ljperf, *options: str | Path, **environment: str) -> dict[str, dict[str, Any]]:
-    result = ljperf("doctor", "--json", *options, **environment)
+    result = ljperf("doctor", "--json", *options, **environment)  # type: ignore[arg-type]
     document = json.loads(result.stdout)
     assert document["schema_version"] == 1
     failed = any(check["status"] == "fail" for check in document["checks"])
