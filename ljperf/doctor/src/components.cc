@@ -90,12 +90,16 @@ std::vector<std::string> damaged_files(const Machine& machine, const Distributio
   std::vector<std::string> damaged;
   std::istringstream record(machine.read(distribution.folder + "/RECORD").value_or(""));
   for (std::string line; std::getline(record, line);) {
+    if (line.ends_with('\r')) {
+      line.pop_back();
+    }
     std::size_t size_at = line.rfind(',');
     std::size_t hash_at = size_at == std::string::npos || size_at == 0
                               ? std::string::npos
                               : line.rfind(',', size_at - 1);
     if (hash_at == std::string::npos || size_at + 1 >= line.size() || line.starts_with("..") ||
-        line.starts_with('/') || line.starts_with('"') || line.ends_with(",,")) {
+        line.starts_with('/') || line.starts_with('"') || line.ends_with(",,") ||
+        line.find(".pyc,") != std::string::npos) {
       continue;
     }
     std::string file = line.substr(0, hash_at);

@@ -215,7 +215,8 @@ Finding check_gpu_nvlink(const Machine& machine) {
   if (most == 0) {
     return skip("no NVLink active");
   }
-  auto fewer = gpus_where(machine, [&](const GpuHealth& gpu) { return gpu.links_active < most; });
+  auto fewer = gpus_where(
+      machine, [&](const GpuHealth& gpu) { return !gpu.lost && gpu.links_active < most; });
   if (!fewer.empty()) {
     const GpuHealth& gpu = machine.gpus.gpus[fewer.front()];
     return fail(

@@ -12,7 +12,7 @@
 namespace ljtrain::ljperf {
 namespace {
 
-constexpr std::size_t kMostText = std::size_t{1} << 20;
+constexpr std::size_t kMostText = std::size_t{16} << 20;
 constexpr std::size_t kMostNames = 20000;
 constexpr int kMostLinks = 8;
 

@@ -60,8 +60,12 @@ std::string python_version(const Machine& machine, const std::string& program,
 }
 
 void add_folder(const Machine& machine, PythonEnvironment& environment, const std::string& folder) {
-  bool known = std::find(environment.folders.begin(), environment.folders.end(), folder) !=
-               environment.folders.end();
+  // lib64 is often a link to lib.
+  bool known = std::any_of(
+      environment.folders.begin(), environment.folders.end(), [&](const std::string& other) {
+        std::error_code error;
+        return std::filesystem::equivalent(machine.at(folder), machine.at(other), error);
+      });
   if (!known && machine.exists(folder)) {
     environment.folders.push_back(folder);
   }

@@ -146,6 +146,17 @@ std::vector<Fault> python_faults() {
                                  .must_upgrade = {},
                                  .note = ""};
        }},
+      {"another torch in lib64", "python.twice", kWarn, "lib64",
+       [](F& m) { m.package("/usr/lib64/python3.12/site-packages", "torch", "2.12.0"); },
+       [](F& m) { m.link("/usr/lib64", "lib"); }},
+      {"a file of torch gone", "python.files", kFail, "torch/__init__.py",
+       [](F& m) { m.remove(std::string(kSite) + "/torch/__init__.py"); },
+       [](F& m) {
+         m.write(
+             std::string(kSite) + "/torch-2.13.0.dist-info/RECORD",
+             "torch/__init__.py,sha256=x,6\r\ntorch-2.13.0.dist-info/RECORD,,\r\ntorch/__pycache__/"
+             "__init__.cpython-312.pyc,sha256=x,9\n");
+       }},
   };
 }
 

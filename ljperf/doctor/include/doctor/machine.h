@@ -58,7 +58,7 @@ struct Machine {
   // A path below the root.
   std::filesystem::path at(std::string_view path) const;
   bool exists(std::string_view path) const;
-  // A file's text without the blanks at its end, at most 1 MiB of it; nullopt: cannot be read.
+  // A file's text without the blanks at its end, at most 16 MiB of it; nullopt: cannot be read.
   std::optional<std::string> read(std::string_view path) const;
   std::optional<std::int64_t> read_number(std::string_view path) const;
   // Names in a folder, ascending; empty where it cannot be read.
