@@ -163,19 +163,39 @@ SizedSegment PreparedModel::selected_layer(LayerKind kind,
                       Component::kActivations, Component::kWorkingSet);
 }
 
+namespace {
+
+// A parameter that is neither read nor given a gradient is a second name of another (BERT's bias of
+// the head).
+bool is_second_name(const Segment& segment, int number) {
+  bool read = segment.uses.empty() || std::ranges::any_of(segment.uses, [number](const auto& use) {
+                return use.first == number;
+              });
+  return !read && std::ranges::none_of(segment.tensors, [number](const Tensor& tensor) {
+    return tensor.parameter == number;
+  });
+}
+
+}  // namespace
+
 void PreparedModel::add_parameters(const Segment& segment, int number) {
   std::vector<int> owned;
   bool epilogue = number == static_cast<int>(segments()) - 1;
-  for (const ParameterShape& parameter : segment.parameters) {
-    bool head = epilogue && parameter.name.find("lm_head") != std::string::npos;
-    bool tied = head && shape_.tied_embeddings && parameter.name.ends_with("weight") &&
-                !parameters_.of_segment.front().empty();
+  for (std::size_t i = 0; i < segment.parameters.size(); ++i) {
+    const ParameterShape& parameter = segment.parameters[i];
+    double elements = parameter.elements.evaluate(sizes_);
+    if (is_second_name(segment, static_cast<int>(i))) {
+      elements = 0;
+    }
+    // The head is the embedding: the first parameter of all.
+    bool tied = epilogue && shape_.tied_embeddings && parameter.elements.degree() > 1 &&
+                parameter.elements.depends_on(kSymbolVocab) && !parameters_.all.empty() &&
+                elements == parameters_.all.front().elements;
     if (tied) {
-      owned.push_back(parameters_.of_segment.front().front());
+      owned.push_back(0);
       continue;
     }
     owned.push_back(static_cast<int>(parameters_.all.size()));
-    double elements = parameter.elements.evaluate(sizes_);
     parameters_.all.push_back({.elements = elements,
                                .trainable = parameter.trainable,
                                .decays = decays(parameter.name),
