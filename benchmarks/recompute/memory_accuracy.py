@@ -125,15 +125,23 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=63, help="63: every family with every engine")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--backend", choices=("accl", "gloo"), default="accl")
+    parser.add_argument(
+        "--measured", type=Path, help="an earlier result: its measured bytes, predicted anew"
+    )
     options = parser.parse_args()
     if options.backend == "accl":
         os.environ["LJTRAIN_ACCL"] = "1"  # before torch is imported
     import memory_grid
     import memory_ranks
 
-    memory_ranks.import_stack()
+    earlier = json.loads(options.measured.read_text()) if options.measured else None
     seed = memory_grid.SEED if options.seed is None else options.seed
-    runs = memory_grid.draw_runs(options.count, seed)
+    count = options.count
+    if earlier is not None:
+        seed, count = earlier["seed"], len(earlier["rows"])
+    else:
+        memory_ranks.import_stack()
+    runs = memory_grid.draw_runs(count, seed)
     questions = [memory_grid.question(run, options.backend) for run in runs]
     predictions = predict(options.tool, questions)
     rows: list[dict[str, Any]] = []
@@ -146,7 +154,13 @@ def main() -> int:
     }
     for number, (run, predicted) in enumerate(zip(runs, predictions, strict=True)):
         try:
-            rows.append(compare(run, predicted, memory_ranks.measure(run)))
+            if earlier is None:
+                measured = memory_ranks.measure(run)
+            else:
+                row = earlier["rows"][number]
+                static = row["static_bytes"]
+                measured = memory_ranks.Measured([static], [static + row["rise_bytes"]], [])
+            rows.append(compare(run, predicted, measured))
         except RuntimeError as error:
             failed.append(str(error)[-600:])
             print(f"{number}: failed: {str(error)[-600:]}", flush=True)

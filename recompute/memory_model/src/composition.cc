@@ -192,9 +192,13 @@ class Step {
       return;
     }
     if (shared_gradient_ > 0 && segment == 0) {
-      // Autograd adds the two into a third.
-      ledger_.allocate(Component::kGradients, tensor.bytes);
-      ledger_.free(Component::kGradients, tensor.bytes + shared_gradient_);
+      // Autograd adds the two into a third, as the head's is a view of its product; under autocast
+      // the head's is a cast of that, and added to in place.
+      if (model_.setup().precision != Precision::kAutocast) {
+        ledger_.allocate(Component::kGradients, tensor.bytes);
+        ledger_.free(Component::kGradients, tensor.bytes);
+      }
+      ledger_.free(Component::kGradients, shared_gradient_);
       shared_gradient_ = 0;
     }
     engine_.gradient(ledger_, number, tensor.bytes);

@@ -70,6 +70,8 @@ class Zero12 final : public EngineMemory {
         held_ = accumulated_;
       }
     }
+    ledger.free(Component::kGradients, left_over_);
+    left_over_ = 0;
     ledger.settle(Component::kCommunication, 0);
     bucket_open_ = false;
   }
@@ -176,9 +178,11 @@ class Zero12 final : public EngineMemory {
         held_ = kBf16Bytes * own_elements_;
         ledger.allocate(Component::kGradients, held_);
       }
-      // Stage 1 leaves what is not the rank's own until the optimizer's step.
+      // Stage 1 leaves what is not the rank's own until all has been reduced.
       if (own || partitions_gradients_) {
         ledger.free(Component::kGradients, entry.uncopied);
+      } else {
+        left_over_ += entry.uncopied;
       }
     }
     bucket_.clear();
@@ -199,6 +203,7 @@ class Zero12 final : public EngineMemory {
   std::vector<InBucket> bucket_;
   double in_bucket_ = 0;
   bool bucket_open_ = false;
+  double left_over_ = 0;
   double held_ = 0;         // bytes of reduced gradients in the rank's part
   double accumulated_ = 0;  // of earlier micro-steps
 };

@@ -73,8 +73,6 @@ Precision mixed_precision(Engine engine) {
     case Engine::kSingle:
     case Engine::kDdp:
       return Precision::kAutocast;
-    case Engine::kFsdp2:
-      return Precision::kBf16Autocast;
     default:
       return Precision::kBf16;
   }

@@ -163,34 +163,39 @@ SizedSegment PreparedModel::selected_layer(LayerKind kind,
                       Component::kActivations, Component::kWorkingSet);
 }
 
-// The parameter that a tied head's one is in truth: the embedding; for the bias of BERT's decoder,
-// the bias of its predictions.
-std::optional<int> PreparedModel::tied_to(std::string_view name, const Segment& epilogue,
-                                          const std::vector<int>& owned) const {
-  if ((name.ends_with("lm_head.weight") || name.ends_with("decoder.weight")) &&
-      !parameters_.of_segment.front().empty()) {
-    return parameters_.of_segment.front().front();
-  }
-  for (std::size_t i = 0; i < owned.size() && name.ends_with("decoder.bias"); ++i) {
-    if (epilogue.parameters[i].name.ends_with("predictions.bias")) {
-      return owned[i];
-    }
-  }
-  return std::nullopt;
+namespace {
+
+// A parameter that is neither read nor given a gradient is a second name of another (BERT's bias of
+// the head).
+bool is_second_name(const Segment& segment, int number) {
+  bool read = segment.uses.empty() || std::ranges::any_of(segment.uses, [number](const auto& use) {
+                return use.first == number;
+              });
+  return !read && std::ranges::none_of(segment.tensors, [number](const Tensor& tensor) {
+    return tensor.parameter == number;
+  });
 }
+
+}  // namespace
 
 void PreparedModel::add_parameters(const Segment& segment, int number) {
   std::vector<int> owned;
   bool epilogue = number == static_cast<int>(segments()) - 1;
-  for (const ParameterShape& parameter : segment.parameters) {
-    if (epilogue && shape_.tied_embeddings) {
-      if (std::optional<int> shared = tied_to(parameter.name, segment, owned)) {
-        owned.push_back(*shared);
-        continue;
-      }
+  for (std::size_t i = 0; i < segment.parameters.size(); ++i) {
+    const ParameterShape& parameter = segment.parameters[i];
+    double elements = parameter.elements.evaluate(sizes_);
+    if (is_second_name(segment, static_cast<int>(i))) {
+      elements = 0;
+    }
+    // The head is the embedding: the first parameter of all.
+    bool tied = epilogue && shape_.tied_embeddings && parameter.elements.degree() > 1 &&
+                parameter.elements.depends_on(kSymbolVocab) && !parameters_.all.empty() &&
+                elements == parameters_.all.front().elements;
+    if (tied) {
+      owned.push_back(0);
+      continue;
     }
     owned.push_back(static_cast<int>(parameters_.all.size()));
-    double elements = parameter.elements.evaluate(sizes_);
     parameters_.all.push_back({.elements = elements,
                                .trainable = parameter.trainable,
                                .decays = decays(parameter.name),

@@ -4,10 +4,8 @@
 
 #include <array>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "memory_model/model_shape.h"
@@ -102,8 +100,6 @@ class PreparedModel {
   void choose_variants();
   void size_segments();
   void count_parameters();
-  std::optional<int> tied_to(std::string_view name, const Segment& epilogue,
-                             const std::vector<int>& owned) const;
   void add_parameters(const Segment& segment, int number);
 
   Profile profile_;  // a copy: selections and costs look at it again

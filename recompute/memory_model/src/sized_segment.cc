@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::size_t kSymbolMicroBatch = 0;
 constexpr std::size_t kSymbolSeq = 1;
-constexpr std::size_t kSymbolVocab = 7;
 constexpr double kCudaBlock = 512;
 std::string_view module_of(std::string_view parameter) {
   std::size_t dot = parameter.rfind('.');

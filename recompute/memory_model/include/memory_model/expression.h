@@ -36,6 +36,8 @@ struct Sizes {
 };
 
 inline constexpr std::size_t kSymbols = 15;
+// The number of `vocab`, counted as in symbol_names().
+inline constexpr std::size_t kSymbolVocab = 7;
 
 // Names in the order of the struct's fields.
 const std::array<std::string_view, kSymbols>& symbol_names();

@@ -20,9 +20,9 @@ inline constexpr std::int64_t kProfileSchemaVersion = 1;
 
 // How autograd and the compiler treated the layer when it was traced.
 enum class Mode : std::uint8_t { kEager, kCheckpointed, kCompiled, kCompiledCheckpointed };
-// bf16: parameters and arithmetic bf16 (DeepSpeed). autocast: fp32 parameters, arithmetic bf16
-// under autocast (DDP, one rank). bf16_autocast: bf16 parameters under autocast, outputs converted
-// to fp32 (FSDP2 as accelerate sets it up).
+// bf16: parameters and arithmetic bf16 (DeepSpeed; FSDP2's mixed precision, which needs no
+// autocast). autocast: fp32 parameters, arithmetic bf16 under autocast (DDP, one rank).
+// bf16_autocast: bf16 parameters under autocast, outputs converted to fp32.
 enum class Precision : std::uint8_t { kBf16, kAutocast, kFp32, kBf16Autocast };
 
 std::string_view mode_name(Mode mode);                 // as the JSON spells it
