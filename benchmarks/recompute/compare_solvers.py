@@ -91,7 +91,7 @@ class Clock(TorchDispatchMode):
 
 
 def build() -> Any:
-    config = transformers.LlamaConfig(**SIZES, use_cache=False)
+    config = transformers.LlamaConfig(**SIZES, use_cache=False)  # type: ignore[arg-type]
     torch.set_default_dtype(torch.bfloat16)  # casting a fake model afterwards is refused
     try:
         return transformers.LlamaForCausalLM(config).train()
@@ -156,7 +156,7 @@ def our_decision(limit: float) -> Any:
 
 
 def statistics_of_pytorch() -> tuple[Any, Any, Any]:
-    RuntimeEstimator._roofline_estimate = classmethod(roofline)  # type: ignore[method-assign]
+    RuntimeEstimator._roofline_estimate = classmethod(roofline)  # type: ignore[method-assign, assignment]
     with FakeTensorMode():
         model = build()
         step(model)  # gradients exist from the start

@@ -22,7 +22,7 @@ RUNS = 20
 
 def milliseconds(model: str) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [LJPERF, "plan", "--model", model, "--devices", "512", "--json"]
+    words = [str(LJPERF), "plan", "--model", model, "--devices", "512", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise ValueError(done.stderr)

@@ -8,6 +8,7 @@ its allocations, which bypass the dispatcher, reported.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,22 +34,22 @@ class _Reporter:
 @contextlib.contextmanager
 def kernels_left_out() -> Iterator[_Reporter]:
     """Inductor compiles no C++ in here; its generated code allocates through the reporter."""
-    from torch._C._dynamo import guards
     from torch._inductor import async_compile, config
 
+    guards: Any = importlib.import_module("torch._C._dynamo.guards")
     reporter = _Reporter(guards._empty_strided_cpu)
     original = guards._empty_strided_cpu
-    compiler = async_compile.AsyncCompile
+    compiler: Any = async_compile.AsyncCompile
     cpp_pybinding = compiler.cpp_pybinding
     torch._dynamo.reset()
-    guards._empty_strided_cpu = reporter  # type: ignore[assignment]
-    compiler.cpp_pybinding = lambda *_, **__: lambda *_, **__: None  # type: ignore[assignment]
+    guards._empty_strided_cpu = reporter
+    compiler.cpp_pybinding = lambda *_, **__: lambda *_, **__: None
     try:
         with config.patch(force_disable_caches=True, cpp_wrapper=False):
             yield reporter
     finally:
         guards._empty_strided_cpu = original
-        compiler.cpp_pybinding = cpp_pybinding  # type: ignore[method-assign]
+        compiler.cpp_pybinding = cpp_pybinding
         torch._dynamo.reset()
 
 

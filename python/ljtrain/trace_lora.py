@@ -18,7 +18,7 @@ SCALE = 2.0
 class LoraLinear(torch.nn.Module):
     def __init__(self, base: torch.nn.Module, rank: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        dtype = base.weight.dtype  # type: ignore[union-attr]
+        dtype = base.weight.dtype
         self.base_layer = base
         self.lora_A = torch.nn.Linear(inputs, rank, bias=False, dtype=dtype)
         self.lora_B = torch.nn.Linear(rank, outputs, bias=False, dtype=dtype)

@@ -60,8 +60,10 @@ def split(record: Record) -> dict[str, Segment]:
     if prologue_gradient is not None:
         segments["prologue"].backward = _between(backward, "backward prologue", "end")
     else:  # a frozen embedding: what the first layer would pass on goes nowhere
-        prologue_gradient = marks[f"backward layer {MIDDLE - 1}"]
-        segments["prologue"].backward = [-prologue_gradient]
+        passed_on_to_nobody = marks[f"backward layer {MIDDLE - 1}"]
+        assert passed_on_to_nobody is not None
+        prologue_gradient = passed_on_to_nobody
+        segments["prologue"].backward = [-passed_on_to_nobody]
     # The loss and its gradient end with the step: the epilogue shares them, nobody frees them.
     # What the prologue shares may end when the model's forward returns: it frees that itself.
     early, late = segments["prologue"], segments["epilogue"]

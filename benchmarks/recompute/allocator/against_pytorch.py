@@ -1,7 +1,7 @@
 """Holds the allocator simulator against PyTorch's own allocator, call by call, without a GPU.
 
     pip download --no-deps torch==2.13.0 nvidia-cuda-runtime nvidia-cuda-crt   # a CUDA build
-    python benchmarks/recompute/allocator/compare.py --torch DIR --cuda-include DIR
+    python benchmarks/recompute/allocator/against_pytorch.py --torch DIR --cuda-include DIR
 
 --torch is the unpacked wheel's folder `torch` (lib/libc10.so, lib/libc10_cuda.so, include),
 --cuda-include that with cuda_runtime_api.h, --build a CMake build folder of this repository. Both
