@@ -139,6 +139,7 @@ def _gemma(sizes: Sizes, kind: str) -> dict[str, Any]:
 
 def _mixtral(sizes: Sizes, kind: str) -> dict[str, Any]:
     return _mistral(sizes, kind) | {
+        "intermediate_size": sizes["moe_ffn"],
         "num_local_experts": sizes["experts"],
         "num_experts_per_tok": sizes["top_k"],
     }
