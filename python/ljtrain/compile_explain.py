@@ -157,6 +157,12 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def span(part: dict[str, Any]) -> str:
+    """ "64-314", or "103" for a single line."""
+    first, last = part["first"], part["last"]
+    return str(first) if first == last else f"{first}-{last}"
+
+
 def _variant_lines(kind: dict[str, Any], variant: dict[str, Any]) -> list[str]:
     count = len(variant["graphs"])
     head = f"{kind['name']} x {kind['layers']} ({variant['name']}): "
@@ -169,9 +175,7 @@ def _variant_lines(kind: dict[str, Any], variant: dict[str, Any]) -> list[str]:
     head += f"; runs {'eagerly' if variant['decision'] == 'eager' else 'compiled'}"
     lines = [head]
     for number, graph in enumerate(variant["graphs"], start=1):
-        places = ", ".join(
-            f"{Path(part['file']).name}:{part['first']}-{part['last']}" for part in graph["lines"]
-        )
+        places = ", ".join(f"{Path(part['file']).name}:{span(part)}" for part in graph["lines"])
         lines.append(f"  graph {number}: {graph['operators']} operators of {places}")
     for item in variant["breaks"]:
         cost = "" if item["cost_s"] is None else f" ({item['cost_s'] * 1e3:.2f} ms a layer)"
