@@ -29,6 +29,7 @@ class Step {
   }
 
   void play() {
+    engine_.set_recomputed(recomputed_);
     const std::int64_t accumulation = model_.setup().gradient_accumulation;
     // The Trainer fetches the batches of all micro-steps before the first.
     ledger_.allocate(Component::kActivations,

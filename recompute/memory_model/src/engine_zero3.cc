@@ -107,8 +107,16 @@ class Zero3 final : public EngineMemory {
     }
   }
 
-  void leave(Ledger& ledger, std::size_t /*segment*/, Phase phase) override {
+  void enter(Ledger& /*ledger*/, std::size_t /*segment*/, Phase phase) override {
+    forward_ = phase == Phase::kForward;
+  }
+
+  void leave(Ledger& ledger, std::size_t segment, Phase phase) override {
     if (phase == Phase::kBackward) {
+      for (int number : parameters().of_segment[segment]) {
+        ledger.free(Component::kWeights, state(number).saved);
+        state(number).saved = 0;
+      }
       for (const Gradient& entry : held_) {
         put_into_bucket(ledger, entry.parameter, entry.bytes);
       }
@@ -141,6 +149,7 @@ class Zero3 final : public EngineMemory {
     bool gathered = false;
     bool in_flight = false;
     bool padded = false;            // lies in a buffer of padded size
+    double saved = 0;               // bytes that autograd still holds after the release
     int group = -1;                 // of the prefetch it came with, while its flat buffer lives
     std::int64_t fetched_for = -1;  // the latest use that a fetch was for
   };
@@ -287,7 +296,15 @@ class Zero3 final : public EngineMemory {
     ParameterState& entry = state(number);
     entry.gathered = false;
     live_elements_ -= parameter(number).elements;
-    ledger.free(Component::kWeights, entry.padded ? padded_bytes(number) : whole_bytes(number));
+    double bytes = entry.padded ? padded_bytes(number) : whole_bytes(number);
+    // DeepSpeed frees a parameter by giving it other storage. A view that autograd saved keeps the
+    // old one until the layer's backward.
+    const SizedParameter& released = parameter(number);
+    if (forward_ && released.saved_as_view && !is_recomputed(released.segment)) {
+      entry.saved += bytes;
+    } else {
+      ledger.free(Component::kWeights, bytes);
+    }
   }
 
   void put_into_bucket(Ledger& ledger, int number, double bytes) {
@@ -348,6 +365,7 @@ class Zero3 final : public EngineMemory {
 
   std::vector<ParameterState> state_;
   double persistent_bytes_ = 0;
+  bool forward_ = true;
   const std::vector<int>* schedule_ = nullptr;
   std::size_t step_ = 0;
   Ahead ahead_;

@@ -196,10 +196,12 @@ void PreparedModel::add_parameters(const Segment& segment, int number) {
       continue;
     }
     owned.push_back(static_cast<int>(parameters_.all.size()));
-    parameters_.all.push_back({.elements = elements,
-                               .trainable = parameter.trainable,
-                               .decays = decays(parameter.name),
-                               .segment = number});
+    parameters_.all.push_back(
+        {.elements = elements,
+         .trainable = parameter.trainable,
+         .decays = decays(parameter.name),
+         .saved_as_view = parameter.name.find("experts.") != std::string::npos,
+         .segment = number});
     parameters_.elements += elements;
     parameters_.trainable += parameter.trainable ? elements : 0;
   }

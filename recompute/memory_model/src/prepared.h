@@ -49,7 +49,9 @@ struct SizedParameter {
   double elements = 0;
   bool trainable = true;
   bool decays = true;  // weight decay: matrices; not norms and biases
-  int segment = 0;     // 0: prologue, 1 ..: layers, last: epilogue
+  // Autograd saves views of it (transformers' grouped experts), not the parameter itself.
+  bool saved_as_view = false;
+  int segment = 0;  // 0: prologue, 1 ..: layers, last: epilogue
 };
 
 // What an engine gathers and releases together: a module that owns parameters directly.
