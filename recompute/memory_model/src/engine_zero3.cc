@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine.h"
 
@@ -82,15 +83,16 @@ class Zero3 final : public EngineMemory {
       return;
     }
     // The module's last use so far is the one that has ended.
-    std::size_t used = step_;
-    while (used-- > 0 && (*schedule_)[used] != number) {
+    std::size_t used = step_ - 1;
+    while (used > 0 && (*schedule_)[used] != number) {
+      --used;
     }
     std::size_t next = next_use_[used];
     for (int i : module(number).parameters) {
       ParameterState& entry = state(i);
       bool again_soon =
           next != kNever && traversed_[next] - traversed_[step_] < knobs().max_reuse_distance;
-      bool skipped_by_prefetch = entry.fetched_for > static_cast<std::int64_t>(step_);
+      bool skipped_by_prefetch = std::cmp_greater(entry.fetched_for, step_);
       if (entry.gathered && !entry.persists && !again_soon && !skipped_by_prefetch) {
         release(ledger, i);
       }

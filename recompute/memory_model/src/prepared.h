@@ -75,7 +75,7 @@ struct Parameters {
 class PreparedModel {
  public:
   // As Predictor's constructor.
-  PreparedModel(const Profile& profile, const ModelShape& shape, const TrainingSetup& setup);
+  PreparedModel(const Profile& profile, ModelShape shape, TrainingSetup setup);
 
   std::size_t layers() const { return shape_.layers.size(); }
   std::size_t segments() const { return layers() + 2; }
