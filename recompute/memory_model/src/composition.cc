@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "base/errors.h"
 
@@ -29,6 +30,7 @@ class Step {
   }
 
   void play() {
+    engine_.set_recomputed(recomputed_);
     const std::int64_t accumulation = model_.setup().gradient_accumulation;
     // The Trainer fetches the batches of all micro-steps before the first.
     ledger_.allocate(Component::kActivations,
@@ -187,7 +189,7 @@ class Step {
     int number =
         model_.parameters().of_segment[segment][static_cast<std::size_t>(tensor.parameter)];
     const SizedParameter& owner = model_.parameters().all[static_cast<std::size_t>(number)];
-    if (owner.segment != static_cast<int>(segment)) {
+    if (std::cmp_not_equal(owner.segment, segment)) {
       shared_gradient_ = tensor.bytes;  // of the head; the embedding's is added to it
       return;
     }

@@ -27,6 +27,9 @@ class EngineMemory {
   // What is there between steps, after the first one, with gradients freed.
   virtual ComponentBytes static_state() const = 0;
 
+  // Which segments are recomputed in backward, so that autograd saves nothing of their forward.
+  // Called before the first micro-step.
+  void set_recomputed(const std::vector<bool>& recomputed) { recomputed_ = recomputed; }
   // `schedule`: modules in the order in which the micro-step uses them.
   virtual void begin_micro_step(Ledger& /*ledger*/, const std::vector<int>& /*schedule*/,
                                 bool first, bool last) {
@@ -58,6 +61,7 @@ class EngineMemory {
   double largest_trainable() const;
   // Gloo works on a copy of what it gathers or scatters; others work in place.
   void communicate(Ledger& ledger, double bytes) const;
+  bool is_recomputed(int segment) const { return recomputed_[static_cast<std::size_t>(segment)]; }
   bool first_micro_step() const { return first_; }
   bool last_micro_step() const { return last_; }
   // Where the optimizer's state lives: not counted when it is the host's and the device is not.
@@ -65,6 +69,7 @@ class EngineMemory {
 
  private:
   const PreparedModel& model_;
+  std::vector<bool> recomputed_;
   bool first_ = true;
   bool last_ = true;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine.h"
 
@@ -82,15 +83,16 @@ class Zero3 final : public EngineMemory {
       return;
     }
     // The module's last use so far is the one that has ended.
-    std::size_t used = step_;
-    while (used-- > 0 && (*schedule_)[used] != number) {
+    std::size_t used = step_ - 1;
+    while (used > 0 && (*schedule_)[used] != number) {
+      --used;
     }
     std::size_t next = next_use_[used];
     for (int i : module(number).parameters) {
       ParameterState& entry = state(i);
       bool again_soon =
           next != kNever && traversed_[next] - traversed_[step_] < knobs().max_reuse_distance;
-      bool skipped_by_prefetch = entry.fetched_for > static_cast<std::int64_t>(step_);
+      bool skipped_by_prefetch = std::cmp_greater(entry.fetched_for, step_);
       if (entry.gathered && !entry.persists && !again_soon && !skipped_by_prefetch) {
         release(ledger, i);
       }
@@ -107,8 +109,16 @@ class Zero3 final : public EngineMemory {
     }
   }
 
-  void leave(Ledger& ledger, std::size_t /*segment*/, Phase phase) override {
+  void enter(Ledger& /*ledger*/, std::size_t /*segment*/, Phase phase) override {
+    forward_ = phase == Phase::kForward;
+  }
+
+  void leave(Ledger& ledger, std::size_t segment, Phase phase) override {
     if (phase == Phase::kBackward) {
+      for (int number : parameters().of_segment[segment]) {
+        ledger.free(Component::kWeights, state(number).saved);
+        state(number).saved = 0;
+      }
       for (const Gradient& entry : held_) {
         put_into_bucket(ledger, entry.parameter, entry.bytes);
       }
@@ -141,6 +151,7 @@ class Zero3 final : public EngineMemory {
     bool gathered = false;
     bool in_flight = false;
     bool padded = false;            // lies in a buffer of padded size
+    double saved = 0;               // bytes that autograd still holds after the release
     int group = -1;                 // of the prefetch it came with, while its flat buffer lives
     std::int64_t fetched_for = -1;  // the latest use that a fetch was for
   };
@@ -287,7 +298,15 @@ class Zero3 final : public EngineMemory {
     ParameterState& entry = state(number);
     entry.gathered = false;
     live_elements_ -= parameter(number).elements;
-    ledger.free(Component::kWeights, entry.padded ? padded_bytes(number) : whole_bytes(number));
+    double bytes = entry.padded ? padded_bytes(number) : whole_bytes(number);
+    // DeepSpeed frees a parameter by giving it other storage. A view that autograd saved keeps the
+    // old one until the layer's backward.
+    const SizedParameter& released = parameter(number);
+    if (forward_ && released.saved_as_view && !is_recomputed(released.segment)) {
+      entry.saved += bytes;
+    } else {
+      ledger.free(Component::kWeights, bytes);
+    }
   }
 
   void put_into_bucket(Ledger& ledger, int number, double bytes) {
@@ -348,6 +367,7 @@ class Zero3 final : public EngineMemory {
 
   std::vector<ParameterState> state_;
   double persistent_bytes_ = 0;
+  bool forward_ = true;
   const std::vector<int>* schedule_ = nullptr;
   std::size_t step_ = 0;
   Ahead ahead_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/errors.h"
 
@@ -31,18 +32,17 @@ void require_size(std::string_view name, std::int64_t value, std::int64_t least,
 
 }  // namespace
 
-PreparedModel::PreparedModel(const Profile& profile, const ModelShape& shape,
-                             const TrainingSetup& setup)
-    : profile_(profile), shape_(shape), setup_(setup), sizes_(shape.sizes) {
-  require_size("the number of layers", std::ssize(shape.layers), 1, kMostLayers);
-  require_size("ranks", setup.ranks, 1, kMostRanks);
-  require_size("the micro-batch", setup.micro_batch, 1, kLargestSize);
-  require_size("the sequence length", setup.seq, 1, kLargestSize);
-  require_size("gradient accumulation", setup.gradient_accumulation, 1, kLargestSize);
-  sizes_.micro_batch = setup.micro_batch;
-  sizes_.seq = setup.seq;
+PreparedModel::PreparedModel(const Profile& profile, ModelShape shape, TrainingSetup setup)
+    : profile_(profile), shape_(std::move(shape)), setup_(std::move(setup)), sizes_(shape_.sizes) {
+  require_size("the number of layers", std::ssize(shape_.layers), 1, kMostLayers);
+  require_size("ranks", setup_.ranks, 1, kMostRanks);
+  require_size("the micro-batch", setup_.micro_batch, 1, kLargestSize);
+  require_size("the sequence length", setup_.seq, 1, kLargestSize);
+  require_size("gradient accumulation", setup_.gradient_accumulation, 1, kLargestSize);
+  sizes_.micro_batch = setup_.micro_batch;
+  sizes_.seq = setup_.seq;
   if (sizes_.window > 0) {
-    sizes_.window = std::min(sizes_.window, setup.seq);
+    sizes_.window = std::min(sizes_.window, setup_.seq);
   }
   for (std::size_t symbol = 0; symbol < kSymbols; ++symbol) {
     require_size(symbol_names()[symbol], size_of_symbol(sizes_, symbol), 0, kLargestSize);
@@ -196,10 +196,12 @@ void PreparedModel::add_parameters(const Segment& segment, int number) {
       continue;
     }
     owned.push_back(static_cast<int>(parameters_.all.size()));
-    parameters_.all.push_back({.elements = elements,
-                               .trainable = parameter.trainable,
-                               .decays = decays(parameter.name),
-                               .segment = number});
+    parameters_.all.push_back(
+        {.elements = elements,
+         .trainable = parameter.trainable,
+         .decays = decays(parameter.name),
+         .saved_as_view = parameter.name.find("experts.") != std::string::npos,
+         .segment = number});
     parameters_.elements += elements;
     parameters_.trainable += parameter.trainable ? elements : 0;
   }

@@ -49,7 +49,9 @@ struct SizedParameter {
   double elements = 0;
   bool trainable = true;
   bool decays = true;  // weight decay: matrices; not norms and biases
-  int segment = 0;     // 0: prologue, 1 ..: layers, last: epilogue
+  // Autograd saves views of it (transformers' grouped experts), not the parameter itself.
+  bool saved_as_view = false;
+  int segment = 0;  // 0: prologue, 1 ..: layers, last: epilogue
 };
 
 // What an engine gathers and releases together: a module that owns parameters directly.
@@ -73,7 +75,7 @@ struct Parameters {
 class PreparedModel {
  public:
   // As Predictor's constructor.
-  PreparedModel(const Profile& profile, const ModelShape& shape, const TrainingSetup& setup);
+  PreparedModel(const Profile& profile, ModelShape shape, TrainingSetup setup);
 
   std::size_t layers() const { return shape_.layers.size(); }
   std::size_t segments() const { return layers() + 2; }

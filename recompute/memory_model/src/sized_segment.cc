@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <string_view>
+#include <utility>
 
 #include "prepared.h"
 
@@ -104,13 +106,22 @@ struct Span {
   int module;
 };
 
+// By place; spans that begin together stay in order.
+void sort_spans(std::vector<Span>& spans) {
+  std::multimap<std::size_t, Span> sorted;
+  for (const Span& span : spans) {
+    sorted.emplace(span.begin, span);
+  }
+  std::ranges::copy(sorted | std::views::values, spans.begin());
+}
+
 // Modules in the order of their first use, each until the next one's.
 std::vector<Span> spans_in_order(const std::vector<std::size_t>& uses, std::size_t end) {
   std::vector<Span> spans;
   for (std::size_t m = 0; m < uses.size(); ++m) {
     spans.push_back({.begin = uses[m], .end = end, .module = static_cast<int>(m)});
   }
-  std::ranges::stable_sort(spans, {}, &Span::begin);
+  sort_spans(spans);
   for (std::size_t i = 0; i + 1 < spans.size(); ++i) {
     spans[i].end = spans[i + 1].begin;
   }
@@ -145,7 +156,7 @@ std::vector<Span> backward_spans(const Segment& segment, std::size_t start,
     place = has_gradient ? first : place;
     spans.push_back({.begin = place, .end = has_gradient ? last : place, .module = span.module});
   }
-  std::ranges::stable_sort(spans, {}, &Span::begin);
+  sort_spans(spans);
   return spans;
 }
 
@@ -293,7 +304,7 @@ Segment keep_operators(const Segment& checkpointed,
     bool dropped = found != taken.end() && event > 0;
     if (!dropped) {
       result.backward.push_back(found == taken.end() ? event : -found->second);
-      recompute += static_cast<int>(i) < checkpointed.recompute_events ? 1 : 0;
+      recompute += std::cmp_less(i, checkpointed.recompute_events) ? 1 : 0;
     }
   }
   // What was kept and is not computed again (the trace stops recomputing early) ends with the

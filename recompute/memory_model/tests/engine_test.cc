@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "small_profile.h"
 
@@ -133,6 +134,32 @@ TEST(Engine, Zero3ReleasesWhatIsNotUsedSoon) {
   EXPECT_EQ(most(prediction, Component::kWeights), rest + 600);  // the embedding or the head
   setup.knobs.max_reuse_distance = 1e9;  // DeepSpeed's default: a small model stays gathered
   EXPECT_EQ(most(play(setup), Component::kWeights), rest + 2 * kParameters);
+}
+
+// Autograd saves views of grouped experts, and views keep what DeepSpeed has released; under
+// recompute nothing is saved. Two matrices of 200 elements a layer.
+TEST(Engine, Zero3CannotReleaseExpertsThatAutogradSaved) {
+  std::string text = small_profile_text();
+  for (std::size_t at = 0; (at = text.find("up.weight", at)) != std::string::npos; at += 10) {
+    text.replace(at, 9, "experts.u");
+  }
+  Profile profile = read_profile(base::JsonDocument::parse(text, "experts.json"));
+  TrainingSetup setup = small_setup(Engine::kZero3, 2);
+  setup.knobs.max_reuse_distance = 0;
+  auto held_after_forward = [&](std::size_t recomputed) {
+    Prediction prediction =
+        predict(profile, small_shape(), setup, Policy::first_recomputed(4, recomputed));
+    for (const TimelinePoint& point : prediction.timeline) {
+      if (point.phase == Phase::kForward && point.layer == 4 && !point.highest) {
+        return bytes_of(point.bytes, Component::kWeights) -
+               bytes_of(prediction.static_components, Component::kWeights);
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(held_after_forward(0), 4 * 2 * 200);
+  EXPECT_EQ(held_after_forward(3), 2 * 200);
+  EXPECT_EQ(held_after_forward(4), 0);
 }
 
 TEST(Engine, Zero3GathersLeafLayersWhole) {
