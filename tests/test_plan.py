@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -330,3 +331,14 @@ def test_the_python_to_paste_trains(ljperf: Ljperf, tmp_path: Path) -> None:
     assert losses[0] == losses[1] == losses[2]
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0])
+
+
+def test_published_figures_are_predicted_as_the_dated_result_says(tmp_path: Path) -> None:
+    """The script reads the stored profiles itself: it breaks when they change their form."""
+    script = Path(__file__).parents[1] / "benchmarks/recompute/published.py"
+    output = tmp_path / "published.md"
+    command = [sys.executable, str(script), "--output", str(output)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    text = output.read_text()
+    assert "5 of 5 within 10 %" in text
+    assert "78 of 78 runs that fitted are predicted to" in text

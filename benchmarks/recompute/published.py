@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ljtrain.trace import unpack
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PROFILES = ROOT / "recompute/profiles"
@@ -72,7 +74,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 def every_second_product(folder: Path) -> Path:
     """Llama's profile in which every second product of a layer's forward has a name of its own."""
-    profile = json.loads((PROFILES / "llama.json").read_text())
+    profile = unpack(json.loads((PROFILES / "llama.json").read_text()))
     for variant in profile["variants"]:
         for name, segment in variant["segments"].items():
             if not name.startswith("layer:"):
@@ -102,7 +104,7 @@ def rename_products(segment: dict[str, Any]) -> None:
 
 def mpt_with_flash_attention(folder: Path) -> Path:
     """MPT's profile as llm-foundry runs it: flash attention, no S x S masks, fused loss."""
-    profile = json.loads((PROFILES / "mpt.json").read_text())
+    profile = unpack(json.loads((PROFILES / "mpt.json").read_text()))
     for variant in profile["variants"]:
         segments = variant["segments"]
         segments["layer:dense"] = segments.pop("layer:dense_flash")

@@ -43,7 +43,7 @@ FakeMachine::FakeMachine() {
       "parts": {"accl": {"asked_for": false, "active": false, "why_not": "LJTRAIN_ACCL is not set"}},
       "versions": {"torch": {"found": "2.13.0", "tested": "2.13", "ok": true}}})");
   };
-  machine.environment = {{"PATH", "/usr/bin"}, {"HOME", "/root"}};
+  machine.environment = {{"PATH", "/usr/bin"}, {"HOME", "/home/trainer"}};
   for (int i = 0; i < 8; ++i) {
     write(fmt::format("/dev/nvidia{}", i), "");
     std::string device = fmt::format("/sys/bus/pci/devices/0000:{:02x}:00.0", 0x10 + i);

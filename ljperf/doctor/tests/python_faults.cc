@@ -25,9 +25,11 @@ std::vector<Fault> python_faults() {
        },
        [](F& m) { m.release("0.1.0"); }},
       {"another torch in the home folder", "python.twice", kWarn, "~/.local",
-       [](F& m) { m.package("/root/.local/lib/python3.12/site-packages", "torch", "2.12.0"); },
        [](F& m) {
-         m.package("/root/.local/lib/python3.12/site-packages", "torch", "2.12.0");
+         m.package("/home/trainer/.local/lib/python3.12/site-packages", "torch", "2.12.0");
+       },
+       [](F& m) {
+         m.package("/home/trainer/.local/lib/python3.12/site-packages", "torch", "2.12.0");
          m.set("PYTHONNOUSERSITE", "1");
        }},
       {"half an uninstallation", "python.twice", kFail, "half",
