@@ -32,7 +32,7 @@ has_package() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" =
 
 install_system_packages() {
   local wanted=(g++ cmake ninja-build pkg-config git ca-certificates libfmt-dev nlohmann-json3-dev libcli11-dev
-    libhwloc-dev libgtest-dev libboost-dev libhwy-dev)
+    libhwloc-dev libgtest-dev libboost-dev libhwy-dev libeigen3-dev libsqlite3-dev libjemalloc2 libtcmalloc-minimal4)
   local missing=() package
   for package in "${wanted[@]}"; do has_package "$package" || missing+=("$package"); done
   [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
