@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 #include <torch/headeronly/version.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "accl_bindings.h"
@@ -35,7 +37,21 @@ py::dict allocator_statistics() {
   result["current_bytes"] = statistics.current_bytes;
   result["peak_bytes"] = statistics.peak_bytes;
   result["allocations"] = statistics.allocations;
+  result["refused"] = statistics.refused;
+  const std::int64_t limit = MeasuringAllocator::instance().limit();
+  if (limit == MeasuringAllocator::kNoLimit) {
+    result["limit_bytes"] = py::none();
+  } else {
+    result["limit_bytes"] = limit;
+  }
   return result;
+}
+
+void allocator_set_limit(std::optional<std::int64_t> bytes) {
+  if (bytes && *bytes < 0) {
+    throw py::value_error("a limit is a number of bytes, 0 or more, or None");
+  }
+  MeasuringAllocator::instance().set_limit(bytes.value_or(MeasuringAllocator::kNoLimit));
 }
 
 py::dict collectives() {
@@ -69,12 +85,16 @@ PYBIND11_MODULE(_C, m) {
   m.attr("built_for_torch") = TORCH_VERSION;
 
   m.def("allocator_install", &MeasuringAllocator::install, "Count CPU tensor memory from now on.");
-  m.def("allocator_statistics", &allocator_statistics, "current_bytes, peak_bytes, allocations.");
+  m.def("allocator_statistics", &allocator_statistics,
+        "current_bytes, peak_bytes, allocations, refused, limit_bytes (None: no limit).");
   m.def("allocator_reset_peak", [] { MeasuringAllocator::instance().reset_peak(); });
   m.def(
       "allocator_set_enabled",
       [](bool enabled) { MeasuringAllocator::instance().set_enabled(enabled); },
       py::arg("enabled"));
+  m.def("allocator_set_limit", &allocator_set_limit, py::arg("limit_bytes"),
+        "The most bytes of CPU tensors that may be alive, None for no limit; an allocation that "
+        "would pass it raises torch.OutOfMemoryError.");
 
   m.def(
       "clock_start", [] { PhaseClock::instance().start(); },
