@@ -266,3 +266,11 @@ def test_blocks_from_before_it_was_installed() -> None:
         [sys.executable, "-c", FROM_BEFORE], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == 777
+
+
+def test_the_kernels_limits_are_read() -> None:
+    limits = _C.memory_limits()
+    assert 0 < limits["resident_bytes"] <= limits["resident_peak_bytes"]
+    assert limits["resident_bytes"] < limits["host_bytes"]
+    held = torch.ones(64 << 20, dtype=torch.uint8)
+    assert _C.memory_limits()["resident_bytes"] >= limits["resident_bytes"] + held.nbytes // 2

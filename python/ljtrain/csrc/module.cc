@@ -10,6 +10,7 @@
 #include <string>
 
 #include "accl_bindings.h"
+#include "base/memory_limits.h"
 #include "communication.h"
 #include "measuring_allocator.h"
 #include "phase_clock.h"
@@ -66,6 +67,19 @@ py::dict collectives() {
   return result;
 }
 
+py::dict memory_limits() {
+  const base::MemoryLimits limits = base::read_memory_limits();
+  py::dict result;
+  result["host_bytes"] = limits.host_bytes;
+  result["available_bytes"] = limits.available_bytes;
+  result["cgroup_limit_bytes"] = limits.cgroup.limit_bytes;
+  result["cgroup_used_bytes"] = limits.cgroup.used_bytes;
+  result["cgroup_left_bytes"] = limits.cgroup.left_bytes;
+  result["resident_bytes"] = limits.resident_bytes;
+  result["resident_peak_bytes"] = limits.resident_peak_bytes;
+  return result;
+}
+
 void clock_enter(std::size_t phase) {
   if (phase >= kPhases) {
     throw py::value_error("there is no such phase");
@@ -95,6 +109,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("allocator_set_limit", &allocator_set_limit, py::arg("limit_bytes"),
         "The most bytes of CPU tensors that may be alive, None for no limit; an allocation that "
         "would pass it raises torch.OutOfMemoryError.");
+
+  m.def("memory_limits", &memory_limits,
+        "Bytes that the kernel allows and counts: host_bytes, available_bytes, cgroup_limit_bytes, "
+        "cgroup_used_bytes, cgroup_left_bytes, resident_bytes, resident_peak_bytes; None where "
+        "unknown.");
 
   m.def(
       "clock_start", [] { PhaseClock::instance().start(); },
