@@ -127,7 +127,11 @@ class RecomputeCallback(TrainerCallback):
                 ddp,
             )
         synchronises = ddp is None or ddp.require_backward_grad_sync
-        result = self._attempts.run(compute, controller.recompute_more, synchronises)
+        try:
+            result = self._attempts.run(compute, controller.recompute_more, synchronises)
+        except BaseException:  # the process may go on without this training
+            controller.memory.release()
+            raise
         if isinstance(result, Failure):
             raise controller.give_up(result)
         return result
@@ -187,6 +191,7 @@ class Applied:
             yield
         except Exception as error:
             if controller.step is None or not recompute_failure.is_out_of_memory(error):
+                controller.memory.release()
                 raise
             failure = recompute_failure.failure_of(error, controller.layers.modules)
         if failure is not None:

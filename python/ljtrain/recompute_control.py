@@ -102,7 +102,6 @@ class Controller:
                 f"{int(agreed[1])} of {len(self.layers)} layers, as an earlier start ran out of "
                 f"memory ({state})."
             )
-        self.memory.enforce(self.limit)
 
     # ---- steps ----
 
@@ -132,6 +131,8 @@ class Controller:
             self._say(shape, choice, limit)
         self.step = Step(shape, choice, time.perf_counter(), limit)
         self.memory.reset_peak()
+        if not self.steps:  # not before the limit has been looked at
+            self.memory.enforce(self.limit)
 
     def end_step(self) -> None:
         """When optimizer and gradients are done with."""
@@ -207,6 +208,7 @@ class Controller:
     def give_up(self, failure: Failure) -> StepOutOfMemory:
         """What to raise: the step cannot be computed again."""
         assert self.step is not None
+        self.memory.release()
         step, policy = self.step, self.policy
         least = min(policy.recomputed + 1, len(self.layers))
         written = recompute_failure.write_state(
@@ -247,6 +249,7 @@ class Controller:
         least = self.estimator.least(shape)
         if least <= limit:
             return
+        self.end()
         raise BadInput(
             f"recomputing all {len(self.layers)} layers takes {shown(least)} at {shape[0]} x "
             f"{shape[1]} tokens, and the limit is {shown(limit)} ({self.limit.source}): "
