@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from ljtrain import announce, recompute
+from ljtrain.recompute_control import Controller
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
@@ -96,6 +97,22 @@ class _Watch(TrainerCallback):
                 and type(module).__name__.endswith(("Layer", "Block"))
             ]
         )
+
+
+def with_controller(change: Callable[[Controller], None]) -> Callable[[Trainer], None]:
+    """For `train(prepare=...)`: changes the training's controller before its first step."""
+
+    def prepare(trainer: Trainer) -> None:
+        callback: Any = recompute._callback_of(trainer)
+        begin = callback.on_train_begin
+
+        def begin_and_change(*args: Any, **kwargs: Any) -> None:
+            begin(*args, **kwargs)
+            change(callback.controller)
+
+        callback.on_train_begin = begin_and_change
+
+    return prepare
 
 
 def _keep_losses(trainer: Trainer, losses: list[float]) -> None:

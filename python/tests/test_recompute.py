@@ -4,6 +4,7 @@ the last bit, and what happens when memory runs out all the same.
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import ljtrain.recompute
 import pytest
 import torch
 from ljtrain import recompute_layers
+from ljtrain.recompute_control import Controller
 from ljtrain.recompute_failure import StepOutOfMemory, read_state, state_path
 from ljtrain.worker_config import BadInput
-from recompute_runs import LAYERS, LLAMA, Result, build, train
+from recompute_runs import LAYERS, LLAMA, Result, build, train, with_controller
 from torch import nn
 
 VARIABLE = "LJTRAIN_MEMORY_LIMIT"
@@ -48,17 +50,15 @@ def between(share: float) -> str:
 PEAKS: dict[str, float] = {}  # measured, with all and with no layer recomputed
 
 
+def _everything(controller: Controller) -> None:
+    controller.estimator.floor = (LAYERS, 0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def peaks(free: Result, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert free.report is not None
     PEAKS["none"] = free.report["measured_peak_bytes"]
-    original = ljtrain.recompute_estimate.Estimator._whole_layers
-    everything = lambda self, shape, limit: self.whole_layers(shape, self.layers, limit)  # noqa: E731
-    ljtrain.recompute_estimate.Estimator._whole_layers = everything  # type: ignore[method-assign]
-    try:
-        result = train(tmp_path_factory.mktemp("peak"), steps=3, torch_compile=False)
-    finally:
-        ljtrain.recompute_estimate.Estimator._whole_layers = original  # type: ignore[method-assign]
+    result = train(tmp_path_factory.mktemp("peak"), steps=3, prepare=with_controller(_everything))
     assert result.report is not None
     PEAKS["full"] = result.report["measured_peak_bytes"]
 
@@ -100,16 +100,11 @@ def test_a_limit_is_kept_with_as_little_recomputing_as_fits(
     assert "measured" in result.lines[-1]
 
 
-def whole_layers_only(trainer: Any) -> None:
-    """Switches the choice of operators off."""
-    callback = ljtrain.recompute._callback_of(trainer)
-    begin = callback.on_train_begin
+def _no_operators(controller: Controller) -> None:
+    controller._selected = False
 
-    def without(*args: Any, **kwargs: Any) -> None:
-        begin(*args, **kwargs)
-        callback.controller._selected = False
 
-    callback.on_train_begin = without
+whole_layers_only = with_controller(_no_operators)
 
 
 def test_operators_are_kept_where_that_saves_time(
@@ -131,7 +126,11 @@ def test_longer_sequences_are_recomputed_more(
     def length(number: int) -> int:
         return (16, 64, 72, 40)[number // 4 % 4]
 
-    arguments = {"steps": 12, "length": length, "train_sampling_strategy": "sequential"}
+    arguments: dict[str, Any] = {
+        "steps": 12,
+        "length": length,
+        "train_sampling_strategy": "sequential",
+    }
     result = train(tmp_path, prepare=whole_layers_only, **arguments)
     assert result.report is not None and result.report["retries"] == 0
     assert result.report["measured_peak_bytes"] <= int(between(0.6))
@@ -223,15 +222,11 @@ def test_a_step_is_computed_again_and_gives_the_same(
 def test_where_peers_wait_a_failure_ends_the_rank_and_the_next_start_is_safer(
     tmp_path: Path,
 ) -> None:
+    def as_if_sharded(controller: Controller) -> None:
+        controller.training.engine = "ZeRO-3"
+
     def sharded(trainer: Any) -> None:
-        callback = ljtrain.recompute._callback_of(trainer)
-        begin = callback.on_train_begin
-
-        def as_if(*args: Any, **kwargs: Any) -> None:
-            begin(*args, **kwargs)
-            callback.controller.training.engine = "ZeRO-3"
-
-        callback.on_train_begin = as_if
+        with_controller(as_if_sharded)(trainer)
         Failing("forward", 3)(trainer)
 
     with pytest.raises(
@@ -263,10 +258,21 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+def _every_other_amount(controller: Controller) -> None:
+    """Recomputes 1, 2, 3, 1, ... layers, whatever would fit."""
+    estimator: Any = controller.estimator
+    amounts = itertools.cycle((1, 2, 3))
+    estimator._whole_layers = lambda shape, limit: estimator.whole_layers(
+        shape, next(amounts), limit
+    )
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str, tmp_path: Path) -> None:
-    result = train(tmp_path, build(MODELS[name]))
-    assert result.report is not None and result.report["layers"] < result.report["of"]
+    every = None if name.startswith("unknown") else with_controller(_every_other_amount)
+    result = train(tmp_path, build(MODELS[name]), prepare=every)
+    assert result.report is not None
+    assert result.report["moves"] >= 2
     assert_same(result, train(tmp_path, build(MODELS[name]), optimised=False))
     if name.startswith("unknown"):
         assert result.policies[0] == [True] * LAYERS and result.report["layers"] == 0
@@ -278,7 +284,7 @@ def test_checkpoints_of_either_kind(
     reentrant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, between(0.5))
-    arguments = {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+    arguments: dict[str, Any] = {"gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
     result = train(tmp_path, **arguments)
     assert result.report is not None and 0 < result.report["layers"] < LAYERS
     assert bool(result.report["kept_operators"]) != reentrant
@@ -294,8 +300,8 @@ def test_frozen_layers(tmp_path: Path) -> None:
         model.model.embed_tokens.requires_grad_(False)
         return model
 
-    result = train(tmp_path, frozen())
-    assert result.report is not None and result.report["layers"] == 0
+    result = train(tmp_path, frozen(), prepare=with_controller(_every_other_amount))
+    assert result.report is not None and result.report["moves"] >= 2
     assert_same(result, train(tmp_path, frozen(), optimised=False))
 
 
@@ -306,8 +312,8 @@ def test_adapters(tmp_path: Path) -> None:
         config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
         return peft.get_peft_model(build(), config)
 
-    result = train(tmp_path, adapted())
-    assert result.report is not None and result.report["layers"] == 0
+    result = train(tmp_path, adapted(), prepare=with_controller(_every_other_amount))
+    assert result.report is not None and result.report["moves"] >= 2
     assert_same(result, train(tmp_path, adapted(), optimised=False))
 
 
