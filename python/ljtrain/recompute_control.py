@@ -22,6 +22,7 @@ from ljtrain.recompute_failure import Failure, State, StepOutOfMemory
 from ljtrain.recompute_layers import FULL, Layers, Policy
 from ljtrain.recompute_measured import MeasuredEstimator
 from ljtrain.recompute_memory import Limit, Memory, find_limit, shown
+from ljtrain.recompute_trial import OperatorTrial
 from ljtrain.worker_config import BadInput
 
 # Steps of a policy after which its peak is what it stays: ZeRO-3 records what it gathers in the
@@ -68,14 +69,15 @@ class Controller:
         self._foretold = 0.0
         self._foretold_for: Shape | None = None
         self._last: tuple[Shape, Policy, bool] | None = None
-        self._seen: list[float] = [0.0, 0.0]  # this rank's peak of the last step, state after it
+        # This rank's peak of the last step, the state after it, and its seconds.
+        self._seen: list[float] = [0.0, 0.0, 0.0]
         self._described = False
         self._failed = False  # on this rank, in the last step
         self._overhead = 0.0
         self._settles = SETTLES_AFTER.get(training.engine, 1)
         training.knobs.setdefault("leaf_layers", recompute_describe.leaf_layers(layers.modules))
         # Compiled layers have kernels instead of operators.
-        self._selected = selected and layers.can_select and not training.compiled
+        self.trial = OperatorTrial(selected and layers.can_select and not training.compiled)
         self.estimator: Estimator | MeasuredEstimator = Estimator(
             len(layers),
             lambda shape: recompute_describe.describe(model, len(layers), training, *shape),
@@ -116,14 +118,17 @@ class Controller:
             *self._seen,
             float(self._failed),
         ]
-        batch, tokens, room, peak, state, failed = self.ranks.largest(mine)
-        self._learn(peak, state, -room, failed > 0)
+        batch, tokens, room, peak, state, seconds, failed = self.ranks.largest(mine)
+        self._learn(peak, state, seconds, -room, failed > 0)
         self._failed = False
         shape, limit = (int(batch), int(tokens)), -room
         if min(shape) == 0:
             return
         self._check_described(shape)
-        choice = self.estimator.choose(shape, limit, self._selected)
+        wanted = self.trial.wants_operators(shape)
+        choice = self.estimator.choose(shape, limit, wanted)
+        if wanted and not choice.policy.kept:
+            self.trial.impossible()
         self._check(shape, choice, limit)
         moved = choice.policy != self._policy
         self._switch(shape, choice)
@@ -138,7 +143,8 @@ class Controller:
         """When optimizer and gradients are done with."""
         if self.step is None:
             return
-        self._seen = [self.memory.peak(), self.memory.current()]
+        seconds = time.perf_counter() - self.step.began
+        self._seen = [self.memory.peak(), self.memory.current(), seconds]
         if self._seen[0] >= self.largest_peak:
             self.largest_peak, self.predicted_peak = self._seen[0], self._foretold
         self._steps_of_policy += 1
@@ -174,7 +180,7 @@ class Controller:
             "warning",
         )
 
-    def _learn(self, peak: float, state: float, limit: float, failed: bool) -> None:
+    def _learn(self, peak: float, state: float, seconds: float, limit: float, failed: bool) -> None:
         if self._last is None or not self.memory.measures:
             return
         shape, policy, settled = self._last
@@ -182,6 +188,7 @@ class Controller:
         if failed:  # what was measured is of the step as it was computed again
             self.estimator.failed(shape, policy, limit)
             return
+        self.trial.learn(bool(policy.kept), settled, seconds)
         if self.steps > 1:  # the first step ends with moments that it did not begin with
             self.estimator.state_bytes = state
         self.estimator.learn(shape, policy, peak, settled)
@@ -305,6 +312,7 @@ class Controller:
             "limit_source": self.limit.source,
             "policy": list(policy.layers),
             "kept_operators": sorted(policy.kept),
+            "kept_operators_faster": self.trial.decision if self.trial.seconds[True] else None,
             "moves": self.moves,
             "retries": self.retries,
         }
