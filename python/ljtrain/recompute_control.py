@@ -271,6 +271,7 @@ class Controller:
         if choice.policy == self._policy:
             return
         recompute_layers.set_policy(self.layers, choice.policy)
+        self.trial.moved(bool(choice.policy.kept))
         if self._policy is not None:
             self.moves += 1
         self._policy = choice.policy

@@ -29,6 +29,10 @@ class OperatorTrial:
             return self.decision
         return len(self.seconds[False]) >= TIMED_STEPS
 
+    def moved(self, kept: bool) -> None:
+        """Another policy of that kind: what was timed before was not it."""
+        self.seconds[kept].clear()
+
     def learn(self, kept: bool, settled: bool, seconds: float) -> None:
         """A step's time, the slowest rank's."""
         if self.decision is not None or not settled:
