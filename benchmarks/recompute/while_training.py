@@ -1,4 +1,4 @@
-"""Does a training that recomputes only what its limit forces beat full checkpointing, at equal loss?
+"""Does a training that recomputes what its limit forces beat full checkpointing, at equal loss?
 
     .venv/bin/python benchmarks/recompute/while_training.py --output benchmarks/recompute/results
 
@@ -9,8 +9,8 @@ that turns from round to round:
     half    --with recompute, the limit halfway between the measured peaks of full and none
     room    --with recompute, no limit but the machine's
     none    nothing recomputed
-    budget  torch.compile with PyTorch's activation_memory_budget, the largest whose measured peak is
-            not above that of `half` (only with --budget)
+    budget  torch.compile with PyTorch's activation_memory_budget, the largest whose measured peak
+            is not above that of `half` (only with --budget)
 
 Ratios are of the medians of a round's runs, paired, with the interval of cnp's estimator.
 """
@@ -56,10 +56,10 @@ class Bench:
         program = Path(sysconfig.get_path("scripts")) / "ljperf"
         environment = {**os.environ, "LJTRAIN_RECORDS": str(self.folder / "records")}
         environment.pop("CHECKPOINT_OPTIMIZATION", None)
+        warmup = self.warmup if steps is None else 3
         command = [
             str(program), "benchmark", "--model", self.model, "--json",
-            "--steps", str(steps or self.steps), "--warmup", str(self.warmup if steps is None else 3),
-            *options, *self.more,
+            "--steps", str(steps or self.steps), "--warmup", str(warmup), *options, *self.more,
         ]  # fmt: skip
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -156,7 +156,7 @@ def main() -> int:
         )
         limit = (peak(bench.run(steps=3)) + peak(bench.run(*NO_CHECKPOINTING, steps=3))) // 2
         sides: dict[str, Any] = {
-            "full": lambda: bench.run(),
+            "full": bench.run,
             "half": lambda: bench.run("--with", "recompute", "--memory-limit", str(limit)),
             "room": lambda: bench.run("--with", "recompute"),
             "none": lambda: bench.run(*NO_CHECKPOINTING),
