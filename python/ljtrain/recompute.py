@@ -23,11 +23,18 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from ljtrain import announce, patches, recompute_describe, recompute_failure, recompute_layers
-from ljtrain.recompute_control import Controller, what
+from ljtrain import (
+    announce,
+    patches,
+    recompute_describe,
+    recompute_failure,
+    recompute_layers,
+    recompute_report,
+)
+from ljtrain.recompute_control import Controller
 from ljtrain.recompute_describe import Training, shape_of
 from ljtrain.recompute_failure import Attempts, Failure
-from ljtrain.recompute_memory import Memory, given_limit, shown
+from ljtrain.recompute_memory import Memory, given_limit
 
 _reports: list[dict[str, Any]] = []
 
@@ -199,7 +206,7 @@ class Applied:
         controller.end_step()
 
     def report(self) -> dict[str, Any] | None:
-        return self.controller.summary() if self.controller is not None else None
+        return recompute_report.summary(self.controller) if self.controller is not None else None
 
     def remove(self) -> None:
         """Leaves the model as it was found, and says what came of the plan."""
@@ -276,18 +283,9 @@ def _unwrapped(model: nn.Module) -> tuple[nn.Module, str, dict[str, Any]]:
 def finish(controller: Controller) -> None:
     """The last line, and the report."""
     controller.end()
-    summary = controller.summary()
-    _reports.append(summary)
-    if controller.steps == 0:
-        return
-    measured = controller.largest_peak
-    predicted = controller.predicted_peak
-    off = f", {100 * (predicted / measured - 1):+.1f} % off" if measured else ""
-    announce.say(
-        f"recompute: {what(controller.policy)} at the end; predicted peak "
-        f"{shown(predicted)}, measured {shown(measured)}{off}; "
-        f"{controller.moves} changes in {controller.steps} steps."
-    )
+    _reports.append(recompute_report.summary(controller))
+    if controller.steps:
+        recompute_report.say_end(controller)
 
 
 def report() -> list[dict[str, Any]]:

@@ -10,16 +10,21 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from ljtrain import announce, recompute_describe, recompute_failure, recompute_layers
+from ljtrain import (
+    announce,
+    recompute_describe,
+    recompute_failure,
+    recompute_layers,
+    recompute_report,
+)
 from ljtrain.recompute_agree import Ranks
 from ljtrain.recompute_describe import NotDescribed, Training
 from ljtrain.recompute_estimate import Choice, Estimator, Shape
 from ljtrain.recompute_failure import Failure, State, StepOutOfMemory
-from ljtrain.recompute_layers import FULL, Layers, Policy
+from ljtrain.recompute_layers import Layers, Policy
 from ljtrain.recompute_measured import MeasuredEstimator
 from ljtrain.recompute_memory import Limit, Memory, find_limit, shown
 from ljtrain.recompute_trial import OperatorTrial
@@ -73,7 +78,7 @@ class Controller:
         self._seen: list[float] = [0.0, 0.0, 0.0]
         self._described = False
         self._failed = False  # on this rank, in the last step
-        self._overhead = 0.0
+        self.overhead = 0.0  # what counts against the limit beside tensors
         self._settles = SETTLES_AFTER.get(training.engine, 1)
         training.knobs.setdefault("leaf_layers", recompute_describe.leaf_layers(layers.modules))
         # Compiled layers have kernels instead of operators.
@@ -110,11 +115,11 @@ class Controller:
     def begin_step(self, shapes: Iterable[Shape]) -> None:
         """`shapes` of the step's micro-batches. Every rank must call it, once a step."""
         shapes = list(shapes) or [(0, 0)]
-        self._overhead = max(self._overhead, self.memory.overhead(self.limit))
+        self.overhead = max(self.overhead, self.memory.overhead(self.limit))
         mine = [
             max(shape[0] for shape in shapes),
             max(shape[1] for shape in shapes),
-            -self.memory.room(self.limit, self._overhead),
+            -self.memory.room(self.limit, self.overhead),
             *self._seen,
             float(self._failed),
         ]
@@ -133,7 +138,7 @@ class Controller:
         moved = choice.policy != self._policy
         self._switch(shape, choice)
         if moved:
-            self._say(shape, choice, limit)
+            recompute_report.say_plan(self, shape, choice, limit)
         self.step = Step(shape, choice, time.perf_counter(), limit)
         self.memory.reset_peak()
         if not self.steps:  # not before the limit has been looked at
@@ -187,6 +192,7 @@ class Controller:
         self._last = None
         if failed:  # what was measured is of the step as it was computed again
             self.estimator.failed(shape, policy, limit)
+            self._policy = None  # on every rank, whichever recomputed more
             return
         self.trial.learn(bool(policy.kept), settled, seconds)
         if self.steps > 1:  # the first step ends with moments that it did not begin with
@@ -202,7 +208,7 @@ class Controller:
             return False
         announce.say(
             f"recompute: step {self.steps + 1} ran out of memory in its {failure.where} under "
-            f"{what(self.policy)}, and is computed again with all recomputed.",
+            f"{recompute_report.what(self.policy)}, and is computed again with all recomputed.",
             "warning",
         )
         recompute_layers.set_policy(self.layers, everything)
@@ -228,26 +234,11 @@ class Controller:
                 reason=failure.sentence,
             ),
         )
-        components = self.estimator.components(step.shape, policy)
-        part = max(components, key=lambda name: components[name], default="")
-        largest = (
-            f"the largest part is {part.replace('_', ' ')} ({shown(components[part])}); "
-            if part
-            else ""
-        )
-        place = f"the {failure.where} pass"
-        if failure.layer is not None:
-            place += f" of layer {failure.layer}"
+        again = written and policy.recomputed < len(self.layers)
         advice = (
-            f"start again: it will recompute at least {least} layers ({self._state_path})"
-            if written and policy.recomputed < len(self.layers)
-            else "use a smaller micro-batch, shorter sequences, a higher ZeRO stage or more ranks"
+            f"it will recompute at least {least} layers ({self._state_path})" if again else None
         )
-        return StepOutOfMemory(
-            f"rank {self.ranks.rank} ran out of memory in {place} of step {self.steps + 1}, at "
-            f"{step.shape[0]} x {step.shape[1]} tokens with {what(policy)}; {largest}{advice}. "
-            f"({failure.sentence})"
-        )
+        return StepOutOfMemory(recompute_report.failure_sentence(self, step.shape, failure, advice))
 
     def _check(self, shape: Shape, choice: Choice, limit: float) -> None:
         """Before the first step: a limit that recomputing everything cannot meet."""
@@ -277,58 +268,7 @@ class Controller:
         self._policy = choice.policy
         self._steps_of_policy = 0
 
-    # ---- what is said ----
-
-    def _say(self, shape: Shape, choice: Choice, limit: float) -> None:
-        text = self.sentence(shape, choice, limit)
-        announce.say(text, "info" if self.steps < FIRST_STEPS else "debug")
-
-    def sentence(self, shape: Shape, choice: Choice, limit: float) -> str:
-        gain = self.estimator.gain_over_full(shape, choice)
-        faster = (
-            f"; a step should take {100 * gain:.0f} % less time than with all recomputed"
-            if gain is not None
-            else ""
-        )
-        peak = shown(choice.predicted_bytes) if choice.predicted_bytes else "not yet measured"
-        return (
-            f"recompute: {what(choice.policy)} at {shape[0]} x {shape[1]} tokens; predicted peak "
-            f"{peak} of {shown(limit)} ({self.limit.source}){faster}."
-        )
-
     @property
     def policy(self) -> Policy:
         """The one in force; before the first step the one that was asked for."""
         return self._policy or Policy.first(len(self.layers), len(self.layers))
-
-    def summary(self) -> dict[str, Any]:
-        """Of the whole training, for records and the last line."""
-        policy = self.policy
-        return {
-            "layers": policy.recomputed,
-            "of": len(self.layers),
-            "predicted_peak_bytes": int(self.predicted_peak) or None,
-            "measured_peak_bytes": int(self.largest_peak) or None,
-            "limit_bytes": int(self.limit.bytes - self._overhead),
-            "limit_source": self.limit.source,
-            "policy": list(policy.layers),
-            "kept_operators": sorted(policy.kept),
-            "kept_operators_faster": self.trial.decision if self.trial.seconds[True] else None,
-            "moves": self.moves,
-            "retries": self.retries,
-        }
-
-
-# Lines about every change of policy are for the first steps; later ones are for debugging.
-FIRST_STEPS = 20
-
-
-def what(policy: Policy) -> str:
-    """`3 of 8 layers`, and what they keep."""
-    count = f"{policy.recomputed} of {len(policy.layers)} layers are recomputed"
-    whole = sum(choice == FULL for choice in policy.layers)
-    if not policy.kept or whole == policy.recomputed:
-        return count
-    kept = ", ".join(sorted(policy.kept))
-    some = f"{policy.recomputed - whole} of them " if whole else ""
-    return f"{count}, {some}except for the outputs of {kept}"
