@@ -386,6 +386,39 @@ COMPILER_SETTINGS = (
 )
 
 
+# ---- recomputing: CHECKPOINT_OPTIMIZATION=true ----
+
+
+def _of_every_trainer(name: str, reason: str) -> Patch:
+    """`apply(wrapper)`: from then on every Trainer calls `wrapper(method, trainer, ...)`."""
+    method = name.rsplit(".", maxsplit=1)[1]
+
+    def apply(wrapper: Function) -> None:
+        trainer: Any = importlib.import_module("transformers.trainer").Trainer
+        original = getattr(trainer, method)
+        if getattr(original, "ljtrain_patched", False):
+            return
+
+        @functools.wraps(original)
+        def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, self, *args, **kwargs)
+
+        patched.ljtrain_patched = True  # type: ignore[attr-defined]
+        setattr(trainer, method, patched)
+
+    return Patch(name, reason, TRANSFORMERS, apply)
+
+
+BATCHES_OF_A_STEP = _of_every_trainer(
+    "transformers.trainer.Trainer.get_batch_samples",
+    "no callback sees the micro-batches of a step before the first of them is computed",
+)
+ONE_MICRO_BATCH = _of_every_trainer(
+    "transformers.trainer.Trainer.training_step",
+    "a step that ran out of memory is computed again, and no callback sees it fail",
+)
+
+
 # ---- measuring: methods of one run's instances, wrapped to book their time to a phase ----
 
 
@@ -463,6 +496,8 @@ ALL = (
     LAYER_FORWARD,
     STOCK_LINEAR_IN_GRAPHS,
     *COMPILER_SETTINGS,
+    BATCHES_OF_A_STEP,
+    ONE_MICRO_BATCH,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
     TRAINING_STEP,

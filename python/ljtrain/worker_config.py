@@ -43,6 +43,7 @@ class WorkerConfig:
     deepspeed: dict[str, Any] | None = None
     stock_compile: str = "none"
     compile: bool = False  # torch_compile=True as ljtrain does it
+    recompute: bool = False  # gradient_checkpointing=True as ljtrain plans it
     instrumentation: str = "on"
     block_steps: int = 5
     gemm_peak: bool = False

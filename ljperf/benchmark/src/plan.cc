@@ -168,6 +168,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
+          {"recompute", plan.recompute},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
           {"block_steps", kOverheadBlockSteps},
           {"gemm_peak", !plan.on_gpus},
@@ -248,6 +249,12 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
 
   plan.accl = is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
+  plan.recompute = is_recompute_asked_for(options, base::current_environment());
+  if (plan.recompute && !plan.full_checkpointing) {
+    throw base::user_error(
+        "recompute chooses among what gradient_checkpointing=true would recompute, and --set "
+        "gradient_checkpointing=false leaves nothing: drop one of them");
+  }
   plan.python = find_python(options.python);
   plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(

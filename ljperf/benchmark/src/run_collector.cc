@@ -70,6 +70,7 @@ void read_done(RankSummary& summary, const Json& event) {
   summary.startup_peak_bytes = bytes_of(event, "startup_peak_bytes");
   summary.resident_peak_bytes = bytes_of(event, "resident_peak_bytes");
   summary.compile = event.value("compile", Json());
+  summary.recompute = event.value("recompute", Json());
   auto collectives = event.find("collectives");
   if (collectives == event.end() || !collectives->is_object()) {
     return;
