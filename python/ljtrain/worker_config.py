@@ -43,6 +43,8 @@ class WorkerConfig:
     deepspeed: dict[str, Any] | None = None
     stock_compile: str = "none"
     compile: bool = False  # torch_compile=True as ljtrain does it
+    allocator_library: str = ""  # what must serve malloc; empty: glibc, or whatever is there
+    huge_pages: bool = False  # the kernel must give huge pages
     instrumentation: str = "on"
     block_steps: int = 5
     gemm_peak: bool = False

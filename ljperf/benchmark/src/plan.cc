@@ -27,6 +27,7 @@ constexpr int kWarmupShare = 4;
 // Memory that is not the run's to use on a host: the system and the page cache.
 constexpr double kHostReserve = 0.1;
 constexpr int kOverheadBlockSteps = 5;
+constexpr const char* kHugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 struct ModelChoice {
   std::string engine;
@@ -168,6 +169,8 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
+          {"allocator_library", plan.allocator.library.string()},
+          {"huge_pages", plan.allocator.expects_huge_pages()},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
           {"block_steps", kOverheadBlockSteps},
           {"gemm_peak", !plan.on_gpus},
@@ -248,6 +251,8 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
 
   plan.accl = is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
+  plan.allocator = choose_allocator(options, library_folders(base::current_environment()),
+                                    kHugePagesFile, plan.notes);
   plan.python = find_python(options.python);
   plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(
