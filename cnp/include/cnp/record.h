@@ -261,6 +261,9 @@ struct Record {
 // that are no UTF-8 (a worker's log) become U+FFFD, so the result always prints.
 base::OrderedJson to_json(const Record& record);
 
+// Throws what from_json throws, without making a Record of it.
+void check_record(const base::JsonDocument& document);
+
 // Reads a record and checks it against the schema. UserError "FILE:LINE: key `a.b` ..." for what is
 // missing or wrong, and one that says to upgrade for a schema_version of the future. Unknown keys
 // are kept in `extra`.
