@@ -25,12 +25,17 @@ constexpr std::array kLibraries{
     Library{"tcmalloc", "libtcmalloc_minimal.so.4",
             "libtcmalloc-minimal4 (libtcmalloc-minimal4t64 from Ubuntu 24.04 on)"}};
 
-// Freed memory is kept instead of given back: a training asks for the same again in the next step.
-// The settings of PyTorch's performance tuning guide.
-constexpr const char* kJemallocKeeps =
-    "metadata_thp:auto,dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000";
-constexpr const char* kJemallocHugePages = "thp:always";
-constexpr const char* kGlibcHugePages = "glibc.malloc.hugetlb=1";
+// Freed memory is kept instead of given back, as a training asks for the same again in the next
+// step. Left alone, each allocator returns large blocks to the kernel at once: llama3-8b at 1/8, two
+// ranks, takes 125,000 page faults a step on glibc and 290,000 on jemalloc, and 70 with these.
+// oversize_threshold:0 does away with jemalloc's arena for large blocks, which never keeps any.
+constexpr const char* kJemallocKeeps = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1";
+constexpr const char* kJemallocHugePages = "thp:always,metadata_thp:auto,";
+constexpr const char* kTcmallocKeeps = "0";  // TCMALLOC_RELEASE_RATE
+// Huge pages without keeping them would be zeroed again and again.
+constexpr const char* kGlibcHugePages =
+    "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:"
+    "glibc.malloc.trim_threshold=4294967296";
 
 std::filesystem::path find_library(const Library& library,
                                    const std::vector<std::filesystem::path>& folders) {
@@ -137,10 +142,11 @@ std::map<std::string, std::optional<std::string>> allocator_variables(
     put("LD_PRELOAD", allocator.library.string(), ':');
   }
   if (allocator.name == "jemalloc") {
-    put("MALLOC_CONF",
-        allocator.huge_pages ? std::string(kJemallocHugePages) + "," + kJemallocKeeps
-                             : kJemallocKeeps,
+    put("MALLOC_CONF", (allocator.huge_pages ? kJemallocHugePages : "") + std::string(kJemallocKeeps),
         ',');
+  }
+  if (allocator.name == "tcmalloc" && !environment.contains("TCMALLOC_RELEASE_RATE")) {
+    variables["TCMALLOC_RELEASE_RATE"] = kTcmallocKeeps;
   }
   if (allocator.huge_pages && allocator.name == "glibc") {
     put("GLIBC_TUNABLES", kGlibcHugePages, ':');

@@ -57,6 +57,8 @@ TEST_F(HostAllocatorTest, ALibraryIsPreloadedBeforeTheUsersOwn) {
             (folder_ / "libjemalloc.so.2").string() + ":/mine.so");
   options_.allocator = "tcmalloc";
   EXPECT_EQ(variable("LD_PRELOAD"), (folder_ / "libtcmalloc_minimal.so.4").string());
+  EXPECT_EQ(variable("TCMALLOC_RELEASE_RATE"), "0");
+  EXPECT_EQ(variable("TCMALLOC_RELEASE_RATE", {{"TCMALLOC_RELEASE_RATE", "2"}}), "");
 }
 
 TEST_F(HostAllocatorTest, EachAsksForHugePagesInItsOwnWay) {

@@ -34,7 +34,11 @@ struct AblationOptions {
   std::uint64_t seed = 1;           // of the order of the rows
   double run_timeout_s = kDefaultRunTimeoutSeconds;
   std::filesystem::path ljperf;     // empty: beside this program, else in PATH
-  std::filesystem::path resume;     // the folder of an ablation that was interrupted
+  // The folder of an ablation that was interrupted. Its options are kept there; budget and until
+  // replace its own where they are given.
+  std::filesystem::path resume;
+  bool budget_given = false;
+  bool until_given = false;
   std::vector<std::string> more;    // passed on to every run
   bool json = false;
   bool dry_run = false;
