@@ -15,6 +15,7 @@ struct CommandContext {
 
 void add_compare(CLI::App& app, CommandContext& context);
 void add_gate(CLI::App& app, CommandContext& context);
+void add_ablate(CLI::App& app, CommandContext& context);
 void add_list(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::cnp

@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
   add_list(app, context);
   add_compare(app, context);
   add_gate(app, context);
+  add_ablate(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }
 
