@@ -167,7 +167,7 @@ int run_doctor(const DoctorOptions& options) {
   if (options.json) {
     fmt::print("{}\n", findings_json(findings).dump(2));
   } else {
-    fmt::print("{}", findings_text(findings));
+    fmt::print("{}", findings_text(findings, options.brief));
   }
   return has_failed(findings) ? base::kFailed : base::kDone;
 }
