@@ -1,6 +1,7 @@
-"""Packs a root file system as an OCI image archive, with the settings of the last stage of image/Containerfile.
+"""Packs a root file system as an OCI archive with the settings of image/Containerfile's last stage.
 
-umoci writes the image (layer, configuration, manifest); the same input and SOURCE_DATE_EPOCH give the same bytes.
+umoci writes the image (layer, configuration, manifest); the same input and SOURCE_DATE_EPOCH give
+the same bytes.
 """
 
 from __future__ import annotations

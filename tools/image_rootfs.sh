@@ -137,7 +137,7 @@ if [ -z "${IMAGE_ROOTFS_WORK:-}" ]; then
   started=$SECONDS
   unshare --mount --pid --fork --kill-child "$0" --variant "$variant" --suite "$suite" --output "$output" &
   inner=$!
-  trap 'kill "$inner" 2>/dev/null; wait "$inner" 2>/dev/null; exit 130' INT TERM HUP
+  trap 'kill -KILL "$inner" 2>/dev/null; wait "$inner" 2>/dev/null || true; exit 130' INT TERM HUP
   wait "$inner" || exit $?
   say "$output/$name.tar: $(($(stat -c %s "$output/$name.tar") >> 20)) MiB, made in $((SECONDS - started)) s"
 else

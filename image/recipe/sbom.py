@@ -1,6 +1,7 @@
-"""Writes what this system holds as an SPDX 2.3 document (JSON): every Debian package and every Python distribution.
+"""Writes every Debian package and Python distribution of this system as an SPDX 2.3 document.
 
-Standard library only: it runs inside the image. The same system and SOURCE_DATE_EPOCH give the same bytes.
+Standard library only: it runs inside the image. The same system and SOURCE_DATE_EPOCH give the
+same bytes.
 Specification: https://spdx.github.io/spdx-spec/v2.3/
 """
 
