@@ -33,12 +33,12 @@ prepare() {
     >"$log" 2>&1 || fail "apt-get install ${missing[*]} failed; see $log"
 }
 
-# Absolute folders that pip is told to look in: they are shown inside, read-only.
+# Folders that pip is told to look in, to their second level (an index links to its files): shown inside, read-only.
 pip_folders() {
   { pip config list 2>/dev/null || true; env | grep ^PIP_ || true; } | grep -oE '(file://)?/[A-Za-z0-9_./-]+' |
     sed 's#^file://##' | sort -u | while read -r folder; do
     case $folder in /etc/* | /usr/* | "$HOME"/*) ;; *) [ ! -d "$folder" ] || echo "$folder" ;; esac
-  done
+  done | cut -d/ -f1-3 | sort -u
 }
 
 # This machine's ways to the packages, for the time of a stage: enter ROOT, leave ROOT.
@@ -52,9 +52,9 @@ enter() {
   cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
   mkdir -p "$root/run/host"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/run/host/"
-  for folder in /etc/pip.conf "$HOME/.config/pip/pip.conf"; do
-    [ ! -e "$folder" ] || cat "$folder" >>"$root/run/host/pip.conf"
-  done
+  mkdir -p "$root/run/host/xdg/pip"
+  [ ! -e /etc/pip.conf ] || cp -L /etc/pip.conf "$root/run/host/xdg/pip/"
+  [ ! -e "$HOME/.config/pip/pip.conf" ] || cp -L "$HOME/.config/pip/pip.conf" "$root/run/host/"
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"
   mount --rbind /dev "$root/dev"
@@ -85,8 +85,8 @@ run_stage() {
   shift
   mapfile -t variables < <(env | grep -E '^(PIP_[A-Z_]+|https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY)=' || true)
   enter "$root"
-  env -i "${variables[@]}" PIP_CONFIG_FILE=/run/host/pip.conf PIP_CERT=/run/host/ca-certificates.crt \
-    SSL_CERT_FILE=/run/host/ca-certificates.crt SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" HOME=/root LANG=C.UTF-8 \
+  env -i "${variables[@]}" XDG_CONFIG_DIRS=/run/host/xdg PIP_CONFIG_FILE=/run/host/pip.conf \
+    PIP_CERT=/run/host/ca-certificates.crt SSL_CERT_FILE=/run/host/ca-certificates.crt SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" HOME=/root LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@" >>"$log" 2>&1 ||
     fail "stage $2 failed: $(grep -v '^$' "$log" | tail -n 1) ($log holds the rest)"
   leave "$root"

@@ -137,6 +137,8 @@ void print_changes(std::span<const Finding> findings, std::map<std::string, Stat
 int watch(const DoctorOptions& options) {
   Interrupts interrupts;
   std::map<std::string, Status> last;
+  fmt::print(stderr, "watching every {} s: a line for each change, until a check fails\n",
+             *options.watch);
   auto pause = std::chrono::milliseconds(static_cast<std::int64_t>(*options.watch * 1000));
   while (true) {
     std::vector<Finding> findings =
