@@ -53,7 +53,7 @@ enter() {
   mkdir -p "$root/run/host"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/run/host/"
   mkdir -p "$root/run/host/xdg/pip"
-  [ ! -e /etc/pip.conf ] || cp -L /etc/pip.conf "$root/run/host/xdg/pip/"
+  [ ! -e /etc/pip.conf ] || sed '/^constraint/d' /etc/pip.conf >"$root/run/host/xdg/pip/pip.conf" # the recipe pins all
   [ ! -e "$HOME/.config/pip/pip.conf" ] || cp -L "$HOME/.config/pip/pip.conf" "$root/run/host/"
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"
@@ -86,8 +86,10 @@ run_stage() {
   mapfile -t variables < <(env | grep -E '^(PIP_[A-Z_]+|https?_proxy|HTTPS?_PROXY|no_proxy|NO_PROXY)=' || true)
   enter "$root"
   env -i "${variables[@]}" XDG_CONFIG_DIRS=/run/host/xdg PIP_CONFIG_FILE=/run/host/pip.conf \
-    PIP_CERT=/run/host/ca-certificates.crt SSL_CERT_FILE=/run/host/ca-certificates.crt SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" HOME=/root LANG=C.UTF-8 \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@" >>"$log" 2>&1 ||
+    PIP_CERT=/run/host/ca-certificates.crt SSL_CERT_FILE=/run/host/ca-certificates.crt \
+    SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" HOME=/root LANG=C.UTF-8 \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    chroot "$root" "$@" >>"$log" 2>&1 ||
     fail "stage $2 failed: $(grep -v '^$' "$log" | tail -n 1) ($log holds the rest)"
   leave "$root"
 }
