@@ -29,7 +29,6 @@ struct RankSummary {
   base::Json compile;    // counters of stock torch.compile, or null
   base::Json recompute;  // what the plan came to, or null
   std::optional<std::uint64_t> huge_page_bytes;
-  base::Json compile;  // counters of stock torch.compile, or null
   std::map<std::string, cnp::Collective> collectives;
   std::vector<std::string> digests;  // of the data of its first steps, at most kComparedSteps
 };
