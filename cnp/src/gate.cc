@@ -47,7 +47,7 @@ Check check_runs(const std::vector<Record>& candidate) {
   }
   check.sentence = candidate.size() == 1
                        ? std::string("the record completed")
-                       : fmt::format("all {} records completed", candidate.size());
+                       : fmt::format("{} records completed", candidate.size());
   return check;
 }
 
