@@ -280,25 +280,38 @@ def test_doctor_brief_says_only_what_is_wrong(ljperf: Ljperf) -> None:
 
 
 @pytest.mark.slow
-def test_every_pin_exists_on_pypi() -> None:
-    """One question to pip, metadata only; python-cuda.txt and the CUDA build of torch included."""
-    environment = {k: v for k, v in os.environ.items() if k not in {"PIP_FIND_LINKS"}}
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet"]
-    command += ["--ignore-installed", "--report", "-"]
-    for name in ("python.txt", "python-cuda.txt", "python-build.txt"):
-        command += ["--requirement", str(RECIPE / name)]
-    result = subprocess.run(
-        command,
-        env={**environment, "PIP_CONFIG_FILE": os.devnull},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+def test_every_pin_exists_on_pypi(tmp_path: Path) -> None:
+    """The CUDA variant's pins, torch's CUDA build included; of wheels the metadata alone."""
+    names = ("python.txt", "python-cuda.txt", "python-build.txt")
+    wanted = {name: version for file in names for name, version in pins(RECIPE / file).items()}
+    # PyPI itself: not the CPU builds that this machine's settings may name.
+    environment = {k: v for k, v in os.environ.items() if k != "PIP_FIND_LINKS"}
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = str(tmp_path / "venv" / "bin" / "pip")
+
+    def ask(*arguments: str) -> str:
+        result = subprocess.run(
+            [pip, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
+        return result.stdout
+
+    ask("install", "--quiet", "pip>=26")  # older ones download whole wheels to read their metadata
+    # A source distribution, whose metadata would need torch.
+    versions = ask("index", "versions", "deepspeed")
+    assert wanted["deepspeed"] in re.split(r"[\s,()]+", versions)
+    listed = [f"{name}=={version}" for name, version in wanted.items() if name != "deepspeed"]
+    options = ("--dry-run", "--no-deps", "--quiet", "--ignore-installed", "--only-binary=:all:")
+    report = json.loads(ask("install", *options, "--report", "-", *listed))
     found = {
-        re.sub(r"[-_.]+", "-", each["metadata"]["name"]).lower(): each["metadata"]["version"]
-        for each in json.loads(result.stdout)["install"]
+        re.sub(r"[-_.]+", "-", each["metadata"]["name"]).lower(): each["metadata"]
+        for each in report["install"]
     }
-    for name in ("python.txt", "python-cuda.txt", "python-build.txt"):
-        for package, version in pins(RECIPE / name).items():
-            assert found[package] == version
+    assert {name: each["version"] for name, each in found.items()} == {
+        name: version for name, version in wanted.items() if name != "deepspeed"
+    }
+    # The build of PyTorch on PyPI is the one that python-cuda.txt serves.
+    needs = " ".join(found["torch"]["requires_dist"])
+    assert f"nvidia-nccl-cu13=={wanted['nvidia-nccl-cu13']}" in needs
+    assert f"triton=={wanted['triton']}" in needs
