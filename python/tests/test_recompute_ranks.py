@@ -92,7 +92,7 @@ def test_a_limit_halfway(extremes: Extremes, tmp_path: Path) -> None:
     assert run.status == [0, 0], run.logs[0][-2000:]
     plans = [plan_of(run, rank) for rank in range(RANKS)]
     assert plans[0]["policy"] == plans[1]["policy"] and plans[0]["moves"] == plans[1]["moves"]
-    assert 0 < plans[0]["layers"] < LAYERS
+    assert 0 < plans[0]["layers"] < LAYERS or plans[0]["kept_operators"]
     assert max(plan["measured_peak_bytes"] for plan in plans) <= limit
     assert losses(run) == losses(extremes.full)
     said = [line for line in run.logs[0].splitlines() if line.startswith("ljtrain: recompute:")]
