@@ -192,7 +192,7 @@ class Failing:
             if self.left == 0:
                 raise torch.OutOfMemoryError("not enough memory: you tried to allocate 8 bytes")
 
-        layer = recompute_layers.find(trainer.model).modules[self.layer]  # type: ignore[union-attr]
+        layer = recompute_layers.find(trainer.model).modules[self.layer]
         if self.where == "forward":
             layer.register_forward_pre_hook(fail)
         else:

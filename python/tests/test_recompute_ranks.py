@@ -4,6 +4,7 @@ limit that holds, and what becomes of a rank that runs out of memory all the sam
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ if os.environ.get("RANK") == "1" and "LJTRAIN_EVENT_FD" in os.environ:
 
 
 def deepspeed(stage: int) -> dict[str, Any]:
-    return {**ZERO3, "zero_optimization": {**ZERO3["zero_optimization"], "stage": stage}}
+    config: dict[str, Any] = copy.deepcopy(ZERO3)
+    config["zero_optimization"]["stage"] = stage
+    return config
 
 
 ENGINES: dict[str, dict[str, Any]] = {
