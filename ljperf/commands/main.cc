@@ -97,6 +97,8 @@ int run(int argc, char** argv) {
   add_models(app, context);
   add_plan(app, context);
   add_trace(app, context);
+  add_sweep(app, context);
+  add_calibrate(app, context);
   add_completion(app, context);
   try {
     app.parse(argc, argv);
