@@ -179,7 +179,7 @@ OrderedJson to_json(const Record& record) {
   return json;
 }
 
-Record from_json(const base::JsonDocument& document) {
+void check_record(const base::JsonDocument& document) {
   check_version(document);
   std::vector<Violation> wrong = validate(document.root());
   if (!wrong.empty()) {
@@ -187,6 +187,10 @@ Record from_json(const base::JsonDocument& document) {
     std::string place = first.where.empty() ? document.name() : document.where(first.where);
     throw base::user_error("{}: {}; this is no record of ljperf benchmark", place, first.message);
   }
+}
+
+Record from_json(const base::JsonDocument& document) {
+  check_record(document);
   Json body = document.root();
   body.erase("schema_version");
   Record record;

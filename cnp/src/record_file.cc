@@ -120,6 +120,12 @@ fs::path write_record(const fs::path& folder, const Record& record) {
   return file;
 }
 
+base::JsonDocument read_record_document(const fs::path& file) {
+  base::JsonDocument document = base::JsonDocument::read(file, kLargestRecord);
+  check_record(document);
+  return document;
+}
+
 Record read_record(const fs::path& file) {
   return from_json(base::JsonDocument::read(file, kLargestRecord));
 }

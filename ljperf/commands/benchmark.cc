@@ -68,7 +68,7 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
       ->allow_extra_args(false);
   command.add_option("--deepspeed-config", options.deepspeed_config, "DeepSpeed JSON file")
       ->group("Engine");
-  command.add_option("--with", options.with, "Parts to switch on: accl,compile,recompute")
+  command.add_option("--with", options.with, "Parts to switch on: stack,accl,compile,recompute")
       ->group("Engine")
       ->delimiter(',');
   command.add_option("--without", options.without, "Parts to switch off")
@@ -84,6 +84,14 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
       ->group("Engine")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "full", "regional"}));
+  command
+      .add_option("--allocator", options.allocator,
+                  "malloc of the ranks: glibc (default), jemalloc or tcmalloc")
+      ->group("Engine");
+  command
+      .add_flag("--huge-pages,!--no-huge-pages", options.huge_pages,
+                "Transparent huge pages for what the ranks allocate")
+      ->group("Engine");
   command.add_option("--python", options.python, "Python of the environment that trains")
       ->group("Engine");
 }

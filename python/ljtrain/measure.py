@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from ljtrain import extension, patches
+from ljtrain import extension, patches, worker_allocator
 from ljtrain.worker_config import BadInput, NonFiniteLoss, WorkerConfig
 from ljtrain.worker_events import EventWriter
 from ljtrain.worker_model import describe
@@ -245,6 +245,7 @@ class Meter(TrainerCallback):
             "peak_bytes": self._peak or None,
             "startup_peak_bytes": self._startup_peak,
             "resident_peak_bytes": resident_peak_bytes(),
+            "huge_page_bytes": worker_allocator.huge_page_bytes(),
             "collectives": self._extension.communication_statistics()
             if self._extension is not None
             else {},

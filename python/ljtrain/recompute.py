@@ -15,17 +15,26 @@ Trainer nothing has to be changed; in a loop of one's own:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from ljtrain import announce, patches, recompute_describe, recompute_layers
-from ljtrain.recompute_control import Controller, what
-from ljtrain.recompute_describe import Training
-from ljtrain.recompute_memory import Memory, given_limit, shown
+from ljtrain import (
+    announce,
+    patches,
+    recompute_describe,
+    recompute_failure,
+    recompute_layers,
+    recompute_report,
+)
+from ljtrain.recompute_control import Controller
+from ljtrain.recompute_describe import Training, shape_of
+from ljtrain.recompute_failure import Attempts, Failure
+from ljtrain.recompute_memory import Memory, given_limit
 
 _reports: list[dict[str, Any]] = []
 
@@ -72,6 +81,8 @@ class RecomputeCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.controller: Controller | None = None
+        self._attempts: Attempts | None = None
+        self._model: nn.Module | None = None
 
     def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         given_limit()  # a bad one is refused, whatever comes of the rest
@@ -95,12 +106,42 @@ class RecomputeCallback(TrainerCallback):
                 "warning",
             )
             return
-        self.controller = Controller(model, layers, _training(args))
-        self.controller.begin()
+        training = _training(args)
+        self.controller = Controller(model, layers, training)
+        self.controller.begin(recompute_failure.state_path(args.output_dir))
+        self._model = model
 
     def begin_step(self, batches: list[Any]) -> None:
         if self.controller is not None:
             self.controller.begin_step(shape_of(batch) for batch in batches)
+        if self._attempts is not None:
+            self._attempts.begin_step()
+
+    def micro_batch(self, trainer: Any, compute: Callable[[], Any]) -> Any:
+        """Computes one, again if memory ran out and that is possible."""
+        controller = self.controller
+        if controller is None or controller.step is None:
+            return compute()
+        wrapped = trainer.model_wrapped
+        ddp = wrapped if isinstance(wrapped, nn.parallel.DistributedDataParallel) else None
+        if self._attempts is None:
+            assert self._model is not None
+            self._attempts = Attempts(
+                controller.training.engine,
+                controller.ranks.size,
+                self._model,
+                controller.layers.modules,
+                ddp,
+            )
+        synchronises = ddp is None or ddp.require_backward_grad_sync
+        try:
+            result = self._attempts.run(compute, controller.recompute_more, synchronises)
+        except BaseException:  # the process may go on without this training
+            controller.memory.release()
+            raise
+        if isinstance(result, Failure):
+            raise controller.give_up(result)
+        return result
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         if self.controller is not None:
@@ -109,7 +150,7 @@ class RecomputeCallback(TrainerCallback):
     def on_train_end(self, *_: Any, **__: Any) -> None:
         if self.controller is not None:
             finish(self.controller)
-            self.controller = None
+            self.controller = self._attempts = self._model = None
 
 
 def _callback_of(trainer: Any) -> RecomputeCallback | None:
@@ -129,26 +170,10 @@ def _with_plan(fetch: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
     return batches, items
 
 
-# ---- batches ----
-
-
-def shape_of(batch: Any) -> tuple[int, int]:
-    """(sequences, tokens of the longest) of a micro-batch; (0, 0): it holds no tensor."""
-    if isinstance(batch, torch.Tensor):
-        tensors = [batch]
-    elif hasattr(batch, "values"):
-        named = [
-            batch.get(name) for name in ("input_ids", "inputs_embeds") if hasattr(batch, "get")
-        ]
-        tensors = [item for item in (*named, *batch.values()) if isinstance(item, torch.Tensor)]
-    elif isinstance(batch, list | tuple):
-        tensors = [item for item in batch if isinstance(item, torch.Tensor)]
-    else:
-        tensors = []
-    for tensor in tensors:
-        if tensor.dim() >= 2:
-            return int(tensor.shape[0]), int(tensor.shape[1])
-    return (int(tensors[0].numel()), 1) if tensors else (0, 0)
+def _with_attempts(run: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    callback = _callback_of(trainer)
+    compute = functools.partial(run, trainer, *args, **kwargs)
+    return compute() if callback is None else callback.micro_batch(trainer, compute)
 
 
 # ---- in a loop of one's own ----
@@ -166,12 +191,22 @@ class Applied:
         if self.controller is None:
             yield
             return
-        self.controller.begin_step(shape_of(batch) for batch in batches)
-        yield
-        self.controller.end_step()
+        controller = self.controller
+        controller.begin_step(shape_of(batch) for batch in batches)
+        failure = None
+        try:
+            yield
+        except Exception as error:
+            if controller.step is None or not recompute_failure.is_out_of_memory(error):
+                controller.memory.release()
+                raise
+            failure = recompute_failure.failure_of(error, controller.layers.modules)
+        if failure is not None:
+            raise controller.give_up(failure)
+        controller.end_step()
 
     def report(self) -> dict[str, Any] | None:
-        return self.controller.summary() if self.controller is not None else None
+        return recompute_report.summary(self.controller) if self.controller is not None else None
 
     def remove(self) -> None:
         """Leaves the model as it was found, and says what came of the plan."""
@@ -187,17 +222,20 @@ def apply(
     precision: str | None = None,
     accumulation: int = 1,
     selected: bool = True,
+    state: str | None = None,
 ) -> Applied:
     """Plans what `model` (wrapped by its engine or not) recomputes, within LJTRAIN_MEMORY_LIMIT or
     the memory there is.
 
     `engine`: as in `ljperf plan --json`, found by the model's wrapper if not given. `precision`:
     "fp32", "bf16" (parameters, too) or "autocast"; else what the parameters are. `selected`:
-    whether layers may keep the outputs of some operators.
+    whether layers may keep the outputs of some operators. `state`: folder for what a start that ran
+    out of memory leaves to the next one.
     """
     inner, found, config = _unwrapped(model)
     if hasattr(inner, "activation_checkpointing_enable") and not recompute_layers.asked_for(inner):
-        inner.activation_checkpointing_enable()
+        enable: Any = inner.activation_checkpointing_enable
+        enable()
     layers = recompute_layers.find(inner)
     if layers is None:
         announce.say(
@@ -215,7 +253,7 @@ def apply(
         knobs=recompute_describe.zero_knobs(config) if config else {},
     )
     controller = Controller(inner, layers, training, selected=selected, memory=memory)
-    controller.begin()
+    controller.begin(recompute_failure.state_path(state))
     return Applied(controller)
 
 
@@ -245,18 +283,9 @@ def _unwrapped(model: nn.Module) -> tuple[nn.Module, str, dict[str, Any]]:
 def finish(controller: Controller) -> None:
     """The last line, and the report."""
     controller.end()
-    summary = controller.summary()
-    _reports.append(summary)
-    if controller.steps == 0:
-        return
-    measured = controller.largest_peak
-    predicted = controller.predicted_peak
-    off = f", {100 * (predicted / measured - 1):+.1f} % off" if measured else ""
-    announce.say(
-        f"recompute: {what(controller.policy)} at the end; predicted peak "
-        f"{shown(predicted)}, measured {shown(measured)}{off}; "
-        f"{controller.moves} changes in {controller.steps} steps."
-    )
+    _reports.append(recompute_report.summary(controller))
+    if controller.steps:
+        recompute_report.say_end(controller)
 
 
 def report() -> list[dict[str, Any]]:
@@ -268,4 +297,5 @@ def activate() -> None:
     """Called when transformers' Trainer has been imported, if CHECKPOINT_OPTIMIZATION=true."""
     Memory().install()
     patches.BATCHES_OF_A_STEP.apply(_with_plan)
+    patches.ONE_MICRO_BATCH.apply(_with_attempts)
     patches.DEFAULT_CALLBACKS.apply(RecomputeCallback)

@@ -206,3 +206,25 @@ def describe(
     if training.optimizer_bytes is not None:
         setup["optimizer_bytes_per_parameter"] = training.optimizer_bytes
     return {"shape": shape(model, layers, seq), "setup": setup}
+
+
+# ---- batches ----
+
+
+def shape_of(batch: Any) -> tuple[int, int]:
+    """(sequences, tokens of the longest) of a micro-batch; (0, 0): it holds no tensor."""
+    if isinstance(batch, torch.Tensor):
+        tensors = [batch]
+    elif hasattr(batch, "values"):
+        named = [
+            batch.get(name) for name in ("input_ids", "inputs_embeds") if hasattr(batch, "get")
+        ]
+        tensors = [item for item in (*named, *batch.values()) if isinstance(item, torch.Tensor)]
+    elif isinstance(batch, list | tuple):
+        tensors = [item for item in batch if isinstance(item, torch.Tensor)]
+    else:
+        tensors = []
+    for tensor in tensors:
+        if tensor.dim() >= 2:
+            return int(tensor.shape[0]), int(tensor.shape[1])
+    return (int(tensors[0].numel()), 1) if tensors else (0, 0)

@@ -54,6 +54,8 @@ class Estimator:
     describe: Callable[[Shape], dict[str, Any]]
     start_margin: float = UNMEASURED
     state_bytes: float | None = None  # between steps, measured
+    # At least so many layers are recomputed from so many tokens on: an earlier start failed below.
+    floor: tuple[int, float] = (0, 0.0)
     _measured: dict[Shape, dict[Policy, _Measured]] = field(default_factory=dict)
     _rise: float | None = None  # largest measured over predicted rise so far
 
@@ -149,7 +151,7 @@ class Estimator:
     def choose(self, shape: Shape, limit: float, selected: bool = False) -> Choice:
         """The least recomputing that is expected to fit; recomputing all where nothing is."""
         whole = self._whole_layers(shape, limit)
-        if not selected or whole.policy.recomputed == 0:
+        if not selected or whole.policy.recomputed == 0 or self.floor[0]:
             return whole
         return self._with_operators(shape, limit, whole) or whole
 
@@ -163,7 +165,9 @@ class Estimator:
 
     def _whole_layers(self, shape: Shape, limit: float) -> Choice:
         """The first ones are recomputed, whose activations live longest."""
-        for recomputed in range(self.layers + 1):
+        least, tokens = self.floor
+        first = least if shape[0] * shape[1] >= tokens else 0
+        for recomputed in range(first, self.layers + 1):
             if self.expected(shape, Policy.first(self.layers, recomputed)) <= limit:
                 return self.whole_layers(shape, recomputed, limit)
         return self.whole_layers(shape, self.layers, limit)

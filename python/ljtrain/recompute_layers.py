@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ljtrain import compile_layers, patches
 
@@ -98,7 +99,28 @@ def _contexts(kept: frozenset[str]) -> Any:
     def choose(_: Any, operator: Any, *__: Any, **___: Any) -> Any:
         return must if str(getattr(operator, "overloadpacket", operator)) in kept else recompute
 
-    return torch_checkpoint.create_selective_checkpoint_contexts(choose)
+    forward, backward = torch_checkpoint.create_selective_checkpoint_contexts(choose)
+    return forward, _KeptOnly(kept, backward)
+
+
+class _KeptOnly(TorchDispatchMode):
+    """A recomputation's context that looks at kept operators alone. PyTorch's own refuses every
+    operator that the forward did not run in the same place, and ZeRO-3 gathers when it has to.
+    """
+
+    def __init__(self, kept: frozenset[str], cached: Any) -> None:
+        super().__init__()
+        self._kept = kept
+        self._cached = cached
+
+    def __enter__(self) -> Any:
+        self._cached.func_counter.clear()
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func.overloadpacket) in self._kept:
+            return self._cached.__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
 
 
 # ---- finding them ----

@@ -17,6 +17,7 @@ VARIABLE = "LJTRAIN_MEMORY_LIMIT"
 # Kept free of a host's memory or cgroup, and of a device's: for what no tensor holds, and for what
 # is there only for a moment.
 HOST_RESERVE, DEVICE_RESERVE = 0.10, 0.05
+LEFT_RESERVE = 0.05  # of what is left at the moment
 TENSORS, RESIDENT, DEVICE = "tensors", "resident", "device"
 
 
@@ -62,24 +63,27 @@ def find_limit() -> Limit:
         return Limit((1 - DEVICE_RESERVE) * total, DEVICE, "the device less 5 %")
     if given is not None:
         return Limit(given, TENSORS, VARIABLE)
-    total, source = host_memory()
+    total, source = _host_memory()
     ranks = local_ranks()
     shared = f" for each of {ranks} ranks" if ranks > 1 else ""
     return Limit((1 - HOST_RESERVE) * total / ranks, RESIDENT, f"{source} less 10 %{shared}")
 
 
-def host_memory() -> tuple[float, str]:
-    """(bytes, where from): the host's."""
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), "the host's memory"
+def _host() -> dict[str, Any]:
+    """What the kernel says of the host, the control group and this process."""
+    loaded = extension.load()
+    return loaded.memory_limits() if loaded is not None else {}
 
 
-def resident_bytes() -> float:
-    """The process's resident set now; 0 where there is no /proc."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0.0
+def _host_memory() -> tuple[float, str]:
+    """(bytes, where from): the tightest control group's, or the host's."""
+    found = _host()
+    group, total = found.get("cgroup_limit_bytes"), found.get("host_bytes")
+    if group is not None and (total is None or group < total):
+        return float(group), "the control group's limit"
+    if total is None:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return float(total), "the host's memory"
 
 
 def _tensor_bytes() -> float:
@@ -139,13 +143,27 @@ class Memory:
         allocators; on devices contexts, and what the caching allocator holds unused.
         """
         if limit.of == RESIDENT:
-            return max(0.0, resident_bytes() - self.current())
+            return max(0.0, float(_host().get("resident_bytes") or 0) - self.current())
         if limit.of == DEVICE:
             free, total = torch.cuda.mem_get_info()
             others = total - free - torch.cuda.memory_reserved()
             unused = torch.cuda.max_memory_reserved() - torch.cuda.max_memory_allocated()
             return float(max(0, others) + max(0, unused))
         return 0.0
+
+    def room(self, limit: Limit, overhead: float) -> float:
+        """What tensors may take: the limit without `overhead`, and no more than what is left of the
+        host or control group, which others use as well.
+        """
+        room = limit.bytes - overhead
+        if limit.of != RESIDENT:
+            return room
+        found = _host()
+        left = [found.get("cgroup_left_bytes"), found.get("available_bytes")]
+        known = [float(size) for size in left if size is not None]
+        if not known:
+            return room
+        return min(room, self.current() + (1 - LEFT_RESERVE) * min(known) / local_ranks())
 
     def enforce(self, limit: Limit) -> None:
         """Has the allocator refuse what would pass a limit on tensors."""

@@ -148,12 +148,22 @@ struct Data {
   Extra extra = nullptr;
 };
 
+// The malloc of the ranks: glibc, jemalloc or tcmalloc.
+struct Allocator {
+  std::string name = "glibc";
+  std::optional<std::string> library;            // what was preloaded
+  bool huge_pages = false;                       // whether transparent huge pages were asked for
+  std::optional<std::string> kernel_huge_pages;  // always, madvise, never
+  Extra extra = nullptr;
+};
+
 struct Configuration {
   base::OrderedJson training_arguments = base::OrderedJson::object();
   base::OrderedJson deepspeed = nullptr;     // object or null
   base::OrderedJson model_config = nullptr;  // object or null
   std::map<std::string, std::string> environment;
   std::vector<std::string> binding;
+  std::optional<Allocator> allocator;  // nullopt in records of earlier releases
   Extra extra = nullptr;
 };
 
@@ -230,6 +240,7 @@ struct Record {
   std::optional<double> hfu;
   PeakMemory peak_memory_bytes;
   PerRankBytes resident_peak_bytes;
+  PerRankBytes huge_page_bytes;
   std::optional<Breakdown> breakdown_s;
   std::string breakdown_note;
   std::vector<double> loss;
@@ -249,6 +260,9 @@ struct Record {
 // and a completed record that holds one becomes a failed one whose sentence names the first. Bytes
 // that are no UTF-8 (a worker's log) become U+FFFD, so the result always prints.
 base::OrderedJson to_json(const Record& record);
+
+// Throws what from_json throws, without making a Record of it.
+void check_record(const base::JsonDocument& document);
 
 // Reads a record and checks it against the schema. UserError "FILE:LINE: key `a.b` ..." for what is
 // missing or wrong, and one that says to upgrade for a schema_version of the future. Unknown keys

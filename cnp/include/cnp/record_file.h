@@ -30,6 +30,9 @@ std::filesystem::path records_folder();
 // filled it).
 std::filesystem::path write_record(const std::filesystem::path& folder, const Record& record);
 
+// The document, checked. Throws what check_record throws, and UserError when the file cannot be read.
+base::JsonDocument read_record_document(const std::filesystem::path& file);
+
 // Throws what from_json throws, and UserError when the file cannot be read.
 Record read_record(const std::filesystem::path& file);
 

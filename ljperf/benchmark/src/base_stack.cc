@@ -98,6 +98,7 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
       }
     }
   }
+  variables.merge(allocator_variables(plan.allocator, environment));
   if (!value_of("LD_PRELOAD").empty()) {
     notes.push_back(
         fmt::format("LD_PRELOAD={} is not part of the base stack", value_of("LD_PRELOAD")));

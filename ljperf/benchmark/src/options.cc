@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/units.h"
+#include "benchmark/host_allocator.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -55,7 +56,7 @@ constexpr std::array kReserved{
 };
 
 void check_parts(const BenchmarkOptions& options) {
-  static constexpr std::array kParts{"accl", "compile", "recompute"};
+  static constexpr std::array kParts{"stack", "accl", "compile", "recompute"};
   for (const auto* list : {&options.with, &options.without}) {
     for (const std::string& part : *list) {
       if (std::find(kParts.begin(), kParts.end(), part) == kParts.end()) {
@@ -122,6 +123,12 @@ void check(const BenchmarkOptions& options) {
     }
   }
   check_parts(options);
+  std::span<const std::string> allocators = allocator_names();
+  if (!options.allocator.empty() &&
+      std::ranges::find(allocators, options.allocator) == allocators.end()) {
+    throw base::user_error("--allocator {}: the allocators are {}", options.allocator,
+                           fmt::join(allocators, ", "));
+  }
   for (const std::string& setting : options.set) {
     auto [key, value] = split_setting(setting);
     for (const Reserved& reserved : kReserved) {

@@ -27,6 +27,7 @@ constexpr int kWarmupShare = 4;
 // Memory that is not the run's to use on a host: the system and the page cache.
 constexpr double kHostReserve = 0.1;
 constexpr int kOverheadBlockSteps = 5;
+constexpr const char* kHugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 struct ModelChoice {
   std::string engine;
@@ -169,6 +170,8 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
           {"recompute", plan.recompute},
+          {"allocator_library", plan.allocator.library.string()},
+          {"huge_pages", plan.allocator.expects_huge_pages()},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
           {"block_steps", kOverheadBlockSteps},
           {"gemm_peak", !plan.on_gpus},
@@ -255,6 +258,8 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         "recompute chooses among what gradient_checkpointing=true would recompute, and --set "
         "gradient_checkpointing=false leaves nothing: drop one of them");
   }
+  plan.allocator = choose_allocator(options, library_folders(base::current_environment()),
+                                    kHugePagesFile, plan.notes);
   plan.python = find_python(options.python);
   plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(

@@ -53,6 +53,19 @@ cnp::Proxy proxy_of(const BenchmarkPlan& plan) {
   return proxy;
 }
 
+cnp::Allocator allocator_of(const HostAllocator& choice) {
+  cnp::Allocator allocator;
+  allocator.name = choice.name;
+  allocator.huge_pages = choice.huge_pages;
+  if (!choice.library.empty()) {
+    allocator.library = choice.library.string();
+  }
+  if (!choice.kernel_huge_pages.empty()) {
+    allocator.kernel_huge_pages = choice.kernel_huge_pages;
+  }
+  return allocator;
+}
+
 cnp::Data data_of(const BenchmarkPlan& plan) {
   const base::OrderedJson& source = plan.worker.at("data");
   cnp::Data data;
@@ -121,6 +134,7 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     keep_largest(record.peak_memory_bytes.startup_per_rank, rank, ranks,
                  summary.startup_peak_bytes);
     keep_largest(record.resident_peak_bytes.per_rank, rank, ranks, summary.resident_peak_bytes);
+    keep_largest(record.huge_page_bytes.per_rank, rank, ranks, summary.huge_page_bytes);
     if (summary.gemm_flops_per_s.has_value()) {
       peaks.push_back(*summary.gemm_flops_per_s);
     }
@@ -289,6 +303,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.configuration.model_config = plan.worker.at("model_config");
   record.configuration.environment = relevant_variables(plan.environment());
   record.configuration.binding = binding_of(plan);
+  record.configuration.allocator = allocator_of(plan.allocator);
   record.configuration.extra["notes"] = plan.notes;
   record.environment = describe_environment(plan.hardware, versions_of(plan));
   return record;
@@ -357,6 +372,7 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
   record.peak_memory_bytes.max = largest(record.peak_memory_bytes.per_rank);
   record.peak_memory_bytes.startup_max = largest(record.peak_memory_bytes.startup_per_rank);
   record.resident_peak_bytes.max = largest(record.resident_peak_bytes.per_rank);
+  record.huge_page_bytes.max = largest(record.huge_page_bytes.per_rank);
   record.recompute.measured_peak_bytes = record.peak_memory_bytes.max;
   if (record.step_time_s.median.has_value()) {
     record.breakdown_s = breakdown_of(*record.step_time_s.median, steps);
