@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <utility>
@@ -49,13 +50,18 @@ class Simulation {
 
 // The fraction of trials in which interval() holds `truth`.
 template <typename MakeInterval>
-double coverage(double truth, MakeInterval interval) {
+double coverage(double truth, MakeInterval interval, int trials = kTrials) {
   int held = 0;
-  for (int trial = 0; trial < kTrials; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     Interval found = interval();
     held += found.low <= truth && truth <= found.high ? 1 : 0;
   }
-  return static_cast<double>(held) / kTrials;
+  return static_cast<double>(held) / trials;
+}
+
+// LJTRAIN_FULL_STATISTICS=1 takes as many trials as docs/statistics.md tells of.
+int trials_or(int quick) {
+  return std::getenv("LJTRAIN_FULL_STATISTICS") != nullptr ? kTrials : quick;
 }
 
 void report(const char* what, double phi, double covered) {
@@ -168,19 +174,23 @@ TEST_P(Coverage, RatioOfSessions) {
       // Spread of medians within a session: of the run's level and of its steps (about kStepNoise /
       // 3 of a median); the session's own is in proportion.
       double session = std::sqrt(shared / (1 - shared)) * std::hypot(kRunNoise, kStepNoise / 3);
-      double covered = coverage(1.2, [&] {
-        Measurement a{.start_s = 0, .run_medians_s = {}, .steps_s = {}};
-        Measurement b{.start_s = 86'400, .run_medians_s = {}, .steps_s = {}};
-        a.run_medians_s =
-            simulation.runs(count, 1.2 * kLevel * std::exp(session * simulation.normal()));
-        b.run_medians_s = simulation.runs(count, kLevel * std::exp(session * simulation.normal()));
-        return *ratio_of_runs(std::span(&a, 1), std::span(&b, 1)).interval;
-      });
+      double covered = coverage(
+          1.2,
+          [&] {
+            Measurement a{.start_s = 0, .run_medians_s = {}, .steps_s = {}};
+            Measurement b{.start_s = 86'400, .run_medians_s = {}, .steps_s = {}};
+            a.run_medians_s =
+                simulation.runs(count, 1.2 * kLevel * std::exp(session * simulation.normal()));
+            b.run_medians_s =
+                simulation.runs(count, kLevel * std::exp(session * simulation.normal()));
+            return *ratio_of_runs(std::span(&a, 1), std::span(&b, 1)).interval;
+          },
+          trials_or(1500));
       report(("sessions of " + std::to_string(count) + " runs, shared " +
               std::to_string(static_cast<int>(100 * shared)) + " %")
                  .c_str(),
              GetParam(), covered);
-      EXPECT_GT(covered, 0.93);
+      EXPECT_GT(covered, 0.92);
     }
   }
 }
@@ -198,7 +208,7 @@ TEST_P(Coverage, StepsOfTwoRuns) {
         Kind{"the same, 4 % of drift", false, 0.04}}) {
     Simulation simulation(GetParam(), 0);
     int accepted = 0;
-    constexpr int kPairs = 4000;
+    const int pairs = trials_or(1500);
     auto run = [&] {
       std::vector<double> steps = simulation.run();
       for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -210,12 +220,12 @@ TEST_P(Coverage, StepsOfTwoRuns) {
       }
       return steps;
     };
-    for (int pair = 0; pair < kPairs; ++pair) {
+    for (int pair = 0; pair < pairs; ++pair) {
       accepted += *steps_ratio(run(), run()).p_value >= 0.05 ? 1 : 0;
     }
-    double rate = static_cast<double>(accepted) / kPairs;
+    double rate = static_cast<double>(accepted) / pairs;
     report(kind.name, GetParam(), rate);
-    EXPECT_GT(rate, 0.92);
+    EXPECT_GT(rate, 0.91);
   }
 }
 
