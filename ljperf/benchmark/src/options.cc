@@ -74,6 +74,10 @@ void check_parts(const BenchmarkOptions& options) {
           "exist yet; leave it out",
           part);
     }
+    if (part == "accl" && options.collectives == "none") {
+      throw base::UserError(
+          "--with accl and --collectives none: without communication there is nothing to serve");
+    }
     if (part == "compile" && options.stock_compile != "none") {
       throw base::user_error("--with compile and --stock-compile {}: give one of them",
                              options.stock_compile);

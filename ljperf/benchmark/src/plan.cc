@@ -169,6 +169,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
+          {"collectives", plan.options.collectives},
           {"allocator_library", plan.allocator.library.string()},
           {"huge_pages", plan.allocator.expects_huge_pages()},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
@@ -249,7 +250,16 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
-  plan.accl = is_accl_asked_for(options, base::current_environment());
+  if (options.collectives == "none") {
+    if (plan.on_gpus) {
+      throw base::UserError("--collectives none: on hosts only");
+    }
+    plan.notes.push_back(
+        "the ranks exchange nothing (--collectives none): a limit, not a training; its loss cannot "
+        "be compared");
+  }
+  plan.accl = options.collectives != "none" &&
+              is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.allocator = choose_allocator(options, library_folders(base::current_environment()),
                                     kHugePagesFile, plan.notes);
