@@ -31,6 +31,10 @@ set-up: ## Install what this machine lacks
 build: set-up ## Build, and install ljperf and ljtrain into .venv
 	@tools/build.sh $(VENV)
 
+.PHONY: image-rootfs
+image-rootfs: ## Make the image as an OCI archive, without a container engine (root; VARIANT=cuda)
+	@tools/image_rootfs.sh --variant $(or $(VARIANT),cpu)
+
 .PHONY: asan tsan
 asan tsan: set-up ## Run the C++ tests under sanitizers
 	cmake --preset $@

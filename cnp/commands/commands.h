@@ -13,6 +13,8 @@ struct CommandContext {
   int exit_code = 0;
 };
 
+void add_compare(CLI::App& app, CommandContext& context);
+void add_gate(CLI::App& app, CommandContext& context);
 void add_ablate(CLI::App& app, CommandContext& context);
 void add_list(CLI::App& app, CommandContext& context);
 

@@ -10,6 +10,8 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   cnp list
   cnp list --model llama3-8b --since 7d
+  cnp compare latest~1 latest
+  cnp gate --baseline release --max-slowdown 3%
 )";
 
 int run(int argc, char** argv) {
@@ -21,6 +23,8 @@ int run(int argc, char** argv) {
   CommandContext context;
   context.command_line.assign(argv, argv + argc);
   add_list(app, context);
+  add_compare(app, context);
+  add_gate(app, context);
   add_ablate(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }

@@ -36,14 +36,20 @@ const std::set<std::string>& unlike_keys() {
                                              "micro_batch",
                                              "gradient_accumulation",
                                              "global_tokens_per_step",
-                                             "seed",
                                              "data.kind",
                                              "data.file",
                                              "data.tokenizer",
-                                             "data.digests",
                                              "environment.hardware.cpu_model",
                                              "environment.hardware.cores",
                                              "environment.hardware.gpus"};
+  return keys;
+}
+
+// What repeats of one configuration have in common, beside the task.
+const std::set<std::string>& repeat_keys() {
+  static const std::set<std::string> keys = {"engine",      "components",       "stock_compile",
+                                             "zero_stage",  "threads_per_rank", "recompute.layers",
+                                             "recompute.of"};
   return keys;
 }
 
@@ -131,6 +137,13 @@ std::vector<Difference> differences(const Record& a, const Record& b) {
   std::stable_partition(found.begin(), found.end(),
                         [](const Difference& difference) { return difference.unlike; });
   return found;
+}
+
+const Difference* no_repeat(std::span<const Difference> differences) {
+  for (const Difference& difference : differences) {
+    if (difference.unlike || listed(repeat_keys(), difference.key)) return &difference;
+  }
+  return nullptr;
 }
 
 std::string unlike_sentence(std::span<const Difference> differences) {

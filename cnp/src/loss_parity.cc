@@ -10,43 +10,62 @@
 namespace ljtrain::cnp {
 namespace {
 
+constexpr double kSmallestLoss = 1e-3;  // below, a relative difference means nothing
+
 LossParity unknown(std::string sentence) {
   LossParity found;
   found.sentence = std::move(sentence);
   return found;
 }
 
-}  // namespace
-
-double loss_tolerance(std::string_view precision) {
-  if (precision == "bf16") return 0x1p-10;
-  if (precision == "fp16") return 0x1p-13;
-  if (precision == "fp32") return 0x1p-15;
-  throw base::user_error("no tolerance of the loss is known for the precision `{}`",
-                         base::printable(precision));
+// The losses of each run; those of the record where its runs hold none. At least one list.
+std::vector<std::vector<double>> losses_of(const Record& record) {
+  std::vector<std::vector<double>> found;
+  for (const Run& run : record.runs) {
+    if (run.steps.empty()) continue;
+    found.emplace_back();
+    for (const Step& step : run.steps) found.back().push_back(step.loss);
+  }
+  if (found.empty()) found.push_back(record.loss);
+  return found;
 }
 
-LossParity loss_parity(const Record& a, const Record& b) {
-  if (a.precision != b.precision) return unknown("the precisions differ");
-  if (a.seed && b.seed && *a.seed != *b.seed) {
-    return unknown("the seeds differ, so no step computes the same on both sides");
-  }
-  if (!a.data.digests.empty() && !b.data.digests.empty() && a.data.digests != b.data.digests) {
-    return unknown("the data differ, so no step computes the same on both sides");
+// Digests hold a word a step, for the first few: as far as both go they must agree.
+bool same_start(std::string_view a, std::string_view b) {
+  std::size_t shorter = std::min(a.size(), b.size());
+  return a.substr(0, shorter) == b.substr(0, shorter);
+}
+
+bool same_data(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  if (a.empty() || b.empty()) return true;  // unknown
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), same_start);
+}
+
+// Why the losses of two records cannot be held against each other; "" when they can.
+std::string why_not(const Record& a, const Record& b) {
+  if (a.precision != b.precision) return "the precisions differ";
+  if (a.seed != b.seed && a.seed && b.seed) return "the seeds differ";
+  if (!same_data(a.data.digests, b.data.digests)) {
+    return "the ranks did not read the same data (another number of steps mixes it differently)";
   }
   if (a.precision != "bf16" && a.precision != "fp16" && a.precision != "fp32") {
-    return unknown(
-        fmt::format("no tolerance is known for the precision `{}`", base::printable(a.precision)));
+    return fmt::format("no tolerance is known for the precision `{}`",
+                       base::printable(a.precision));
   }
+  return "";
+}
+
+LossParity parity(const std::vector<double>& a, const std::vector<double>& b,
+                  std::string_view precision) {
   LossParity found;
-  found.steps = std::min(a.loss.size(), b.loss.size());
-  found.tolerance = loss_tolerance(a.precision);
+  found.steps = std::min(a.size(), b.size());
+  found.tolerance = loss_tolerance(precision);
   if (found.steps == 0) return unknown("a side records no loss");
   double sum = 0;
   bool same = true;
   for (std::size_t i = 0; i < found.steps; ++i) {
-    if (!std::isfinite(a.loss[i]) || !std::isfinite(b.loss[i])) {
-      bool both = !std::isfinite(a.loss[i]) && !std::isfinite(b.loss[i]);
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) {
+      bool both = !std::isfinite(a[i]) && !std::isfinite(b[i]);
       if (both) return unknown(fmt::format("the loss of step {} is finite on neither side", i));
       found.verdict = Parity::kOutside;
       found.worst_step = i;
@@ -54,10 +73,9 @@ LossParity loss_parity(const Record& a, const Record& b) {
       found.sentence = fmt::format("the loss of step {} is finite on one side only", i);
       return found;
     }
-    double scale = std::max(std::abs(a.loss[i]), 1e-12);
-    double relative = (b.loss[i] - a.loss[i]) / scale;
+    double relative = (b[i] - a[i]) / std::max(std::abs(a[i]), kSmallestLoss);
     sum += relative;
-    same = same && a.loss[i] == b.loss[i];
+    same = same && a[i] == b[i];
     if (std::abs(relative) > found.largest) {
       found.largest = std::abs(relative);
       found.worst_step = i;
@@ -71,11 +89,40 @@ LossParity loss_parity(const Record& a, const Record& b) {
   }
   bool within = found.largest <= found.tolerance;
   found.verdict = within ? Parity::kWithin : Parity::kOutside;
-  found.sentence = fmt::format(
-      "{} {:.4f} % of each other (tolerance {:.4f} %, {}) in {} steps, furthest in step {}",
-      within ? "within" : "NOT equal: up to", 100 * found.largest, 100 * found.tolerance,
-      a.precision, found.steps, found.worst_step);
+  found.sentence =
+      fmt::format("{:.4f} % apart at most, in step {} of {}: {} the tolerance of {:.4f} % ({})",
+                  100 * found.largest, found.worst_step, found.steps, within ? "within" : "OUTSIDE",
+                  100 * found.tolerance, precision);
   return found;
+}
+
+}  // namespace
+
+double loss_tolerance(std::string_view precision) {
+  if (precision == "bf16") return 0x1p-10;
+  if (precision == "fp16") return 0x1p-13;
+  if (precision == "fp32") return 0x1p-15;
+  throw base::user_error("no tolerance of the loss is known for the precision `{}`",
+                         base::printable(precision));
+}
+
+LossParity loss_parity(const Side& a, const Side& b) {
+  const Record& reference = a.records.front();
+  std::vector<double> losses = losses_of(reference).front();
+  std::optional<LossParity> worst;
+  for (const Record& record : b.records) {
+    if (std::string reason = why_not(reference, record); !reason.empty()) return unknown(reason);
+    for (const std::vector<double>& run : losses_of(record)) {
+      LossParity found = parity(losses, run, reference.precision);
+      if (found.verdict == Parity::kUnknown) return found;
+      if (!worst || found.largest > worst->largest) worst = std::move(found);
+    }
+  }
+  return *worst;
+}
+
+LossParity loss_parity(const Record& a, const Record& b) {
+  return loss_parity(Side{a.record_id, {a}}, Side{b.record_id, {b}});
 }
 
 }  // namespace ljtrain::cnp

@@ -137,6 +137,13 @@ Spread spread(const Sessions& sessions, const Sessions& source) {
   return within.variance >= between.variance && within.degrees > 0 ? within : between;
 }
 
+// Satterthwaite's degrees of freedom of the sum of two variances.
+double degrees_of_sum(const Spread& a, const Spread& b) {
+  double sum = a.variance + b.variance;
+  double share = sum > 0 ? a.variance / sum : 0.5;
+  return 1 / (share * share / a.degrees + (1 - share) * (1 - share) / b.degrees);
+}
+
 std::string counted(std::size_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
@@ -159,11 +166,7 @@ void by_sessions(RunRatio& found, const Sessions& a, const Sessions& b) {
     borrowed = ", a single run taking the other side's spread";
   }
   double sum = of_a.variance + of_b.variance;
-  double degrees = of_a.degrees;
-  if (borrowed.empty()) {
-    double share = sum > 0 ? of_a.variance / sum : 0.5;
-    degrees = 1 / (share * share / of_a.degrees + (1 - share) * (1 - share) / of_b.degrees);
-  }
+  double degrees = borrowed.empty() ? degrees_of_sum(of_a, of_b) : of_a.degrees;
   conclude(found, difference, std::sqrt(sum), degrees);
   found.how =
       fmt::format("Welch's t over sessions: {} in {} against {} in {}{}",
@@ -183,14 +186,8 @@ std::size_t count_runs(std::span<const Measurement> side) {
   return runs;
 }
 
-// The side's mean and its variance as if its steps were independent, by AR(1).
-struct StepMean {
-  double mean = 0;
-  double variance = 0;
-  double degrees = 1;
-};
-
-StepMean mean_of_correlated(const std::vector<double>& logs) {
+// Of the mean of steps that follow AR(1).
+Spread spread_of_correlated(const std::vector<double>& logs) {
   auto n = static_cast<double>(logs.size());
   double measured = lag1_autocorrelation(logs);
   // The bias of the estimate for short series: Kendall 1954.
@@ -203,7 +200,7 @@ StepMean mean_of_correlated(const std::vector<double>& logs) {
   }
   // What correlation takes from the sample variance.
   double kept = std::max(1 - (inflation - 1) / (n - 1), 0.1);
-  return {mean(logs), variance(logs) / kept * inflation / n, std::max(1.0, n / inflation - 1)};
+  return {variance(logs) / kept * inflation / n, std::max(1.0, n / inflation - 1)};
 }
 
 std::vector<double> logs_of(std::span<const double> seconds) {
@@ -227,13 +224,11 @@ RunRatio steps_ratio(std::span<const double> a, std::span<const double> b) {
                     a.size(), b.size(), kFewestSteps);
     return found;
   }
-  StepMean of_a = mean_of_correlated(log_a);
-  StepMean of_b = mean_of_correlated(log_b);
-  double sum = of_a.variance + of_b.variance;
-  double share = sum > 0 ? of_a.variance / sum : 0.5;
-  double degrees = 1 / (share * share / of_a.degrees + (1 - share) * (1 - share) / of_b.degrees);
+  Spread of_a = spread_of_correlated(log_a);
+  Spread of_b = spread_of_correlated(log_b);
   double ratio = found.ratio;
-  conclude(found, of_a.mean - of_b.mean, std::sqrt(sum), degrees);
+  conclude(found, mean(log_a) - mean(log_b), std::sqrt(of_a.variance + of_b.variance),
+           degrees_of_sum(of_a, of_b));
   found.ratio = ratio;
   found.interval.reset();
   found.how =
@@ -271,6 +266,23 @@ RunRatio ratio_of_runs(std::span<const Measurement> a, std::span<const Measureme
     return steps;
   }
   by_sessions(found, sessions_of(a), sessions_of(b));
+  return found;
+}
+
+RunRatio independent_ratio(std::span<const double> a, std::span<const double> b, double level) {
+  RunRatio found;
+  found.level = level;
+  found.runs_a = found.sessions_a = a.size();
+  found.runs_b = found.sessions_b = b.size();
+  std::vector<double> log_a = logs_of(a);
+  std::vector<double> log_b = logs_of(b);
+  double difference = mean(log_a) - mean(log_b);
+  found.ratio = std::exp(difference);
+  found.how = "Welch's t of independent values";
+  if (std::min(a.size(), b.size()) < 2) return found;
+  Spread of_a{variance(log_a) / static_cast<double>(a.size()), static_cast<double>(a.size()) - 1};
+  Spread of_b{variance(log_b) / static_cast<double>(b.size()), static_cast<double>(b.size()) - 1};
+  conclude(found, difference, std::sqrt(of_a.variance + of_b.variance), degrees_of_sum(of_a, of_b));
   return found;
 }
 

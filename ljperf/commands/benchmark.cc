@@ -75,6 +75,10 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
       ->group("Engine")
       ->delimiter(',');
   command
+      .add_option("--memory-limit", options.memory_limit,
+                  "Memory a rank's tensors may take, as 20GiB (LJTRAIN_MEMORY_LIMIT)")
+      ->group("Engine");
+  command
       .add_option("--stock-compile", options.stock_compile,
                   "PyTorch's own torch.compile: none, full, or accelerate's regional")
       ->group("Engine")

@@ -250,6 +250,7 @@ class Meter(TrainerCallback):
             if self._extension is not None
             else {},
             "compile": self._compile(),
+            "recompute": self._recompute(),
         }
 
     def _require_compiled_layers(self) -> None:
@@ -259,6 +260,14 @@ class Meter(TrainerCallback):
         if not layers.report():
             why = layers.left_to_stock[-1] if layers.left_to_stock else "nothing was found"
             raise BadInput(f"--with compile: torch_compile is left to stock PyTorch: {why}.")
+
+    def _recompute(self) -> dict[str, Any] | None:
+        if not self._config.recompute:
+            return None
+        from ljtrain import recompute
+
+        reports = recompute.report()
+        return reports[-1] if reports else None
 
     def _compile(self) -> dict[str, Any] | None:
         if self._config.stock_compile != "none":

@@ -165,7 +165,7 @@ def _report(events: EventWriter, error: BaseException) -> int:
     kind, status = _classify(
         error, configuring="start" in events.told and "step" not in events.told
     )
-    if isinstance(error, BadInput | NonFiniteLoss):
+    if isinstance(error, BadInput | NonFiniteLoss) or type(error).__name__ == "StepOutOfMemory":
         message = str(error)
     elif kind == "out_of_memory":
         message = _out_of_memory(str(error))

@@ -44,6 +44,7 @@ class WorkerConfig:
     deepspeed: dict[str, Any] | None = None
     stock_compile: str = "none"
     compile: bool = False  # torch_compile=True as ljtrain does it
+    recompute: bool = False  # gradient_checkpointing=True as ljtrain plans it
     allocator_library: str = ""  # what must serve malloc; empty: glibc, or whatever is there
     huge_pages: bool = False  # the kernel must give huge pages
     collectives: str = "real"  # none: they do nothing (worker_limit.py)

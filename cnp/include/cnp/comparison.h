@@ -22,9 +22,10 @@ struct Side {
 };
 
 // Sorts, and checks that the records can be compared with anything. UserError that names the record
-// when there is none, when one did not complete (unless `allow_incomplete`), has no step after
-// warm-up or a step time that is not above 0, or when one is unlike the first.
-Side make_side(std::string name, std::vector<Record> records, bool allow_incomplete = false);
+// when there is none, when one has no step after warm-up or a step time that is not above 0; and,
+// unless `forced`, when one did not complete or is no repeat of the first: another task, another
+// engine, other components.
+Side make_side(std::string name, std::vector<Record> records, bool forced = false);
 
 struct Difference {
   std::string key;  // as in the record: "proxy.rule"
@@ -37,6 +38,10 @@ struct Difference {
 
 // What differs in configuration, unlike ones first; measurements are not looked at.
 std::vector<Difference> differences(const Record& a, const Record& b);
+
+// The first of `differences` that repeats of one configuration do not show: unlike, or in engine,
+// components, compilation, ZeRO stage, threads, layers recomputed. nullptr: they are repeats.
+const Difference* no_repeat(std::span<const Difference> differences);
 
 // The largest relative difference of a step's loss that rounding explains, by the precision of the
 // run: a quarter of the unit roundoff for bf16 (2^-10) and fp16 (2^-13), 2^-15 for fp32
@@ -61,24 +66,32 @@ struct LossParity {
 };
 
 // Of b against a, step by step over the steps that both ran (warm-up included: it trains, too).
+// Every run of b is held against the first of a; the worst is what is returned.
+LossParity loss_parity(const Side& a, const Side& b);
+// Of one record against another.
 LossParity loss_parity(const Record& a, const Record& b);
 
 struct MemoryComparison {
-  std::optional<std::uint64_t> a;  // largest peak of a rank, bytes; the mean over repeats
-  std::optional<std::uint64_t> b;
+  std::optional<std::uint64_t> a;    // peak of the rank that needs most, bytes; mean over runs
+  std::optional<std::uint64_t> b;    // null: a record does not say
   std::optional<double> ratio;       // b / a: above 1, b needs more
-  std::optional<Interval> interval;  // of `level`; a point when peaks repeat exactly
+  std::optional<Interval> interval;  // of `level`: Welch's; a point where peaks repeat exactly or a
+                                     // side has one run, as allocations do not depend on time
   double level = 0.95;
 };
 
 MemoryComparison compare_memory(const Side& a, const Side& b, double level = 0.95);
 
-// What ratio_of_runs() takes.
+// What ratio_of_runs() takes. Times are seconds a token (of the whole step), so that a forced
+// comparison of unequal steps is one of throughput.
 std::vector<Measurement> measurements(const Side& side);
+
+// Seconds: geometric mean of the medians of the runs.
+double step_time(const Side& side);
 
 struct Comparison {
   std::vector<Difference> differences;
-  RunRatio speed;  // ratio: speed-up of b over a
+  RunRatio speed;  // ratio: tokens/s of b / tokens/s of a
   MemoryComparison memory;
   LossParity loss;
   bool proxy = false;  // either side

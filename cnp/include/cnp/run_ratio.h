@@ -19,7 +19,7 @@ namespace ljtrain::cnp {
 // One invocation of the benchmark: runs one after another.
 struct Measurement {
   double start_s = 0;                 // seconds since any epoch, the same for all
-  std::vector<double> run_medians_s;  // median step of each run
+  std::vector<double> run_medians_s;  // median step of each run, in any unit of time
   // Steps after warm-up of each run; used only when neither side has more than one run.
   std::vector<std::vector<double>> steps_s;
 };
@@ -71,8 +71,13 @@ RunRatio ratio_of_runs(std::span<const Measurement> a, std::span<const Measureme
 // widens. Speaks of these two runs only, so `interval` is null.
 RunRatio steps_ratio(std::span<const double> a, std::span<const double> b);
 
+// a / b from independent values above 0: Welch's t of the logarithms, at any level; `interval` is
+// null when a side has one value. kSessions with every value a session of its own.
+RunRatio independent_ratio(std::span<const double> a, std::span<const double> b,
+                           double level = 0.95);
+
 // paired_ratio_interval95 over randomised blocks, where a member may be missing (nullopt: it
-// failed): such a block is left out. ratio is NaN-free: UserError when no block has both.
+// failed): such a block is left out. UserError when no block has both.
 RatioEstimate blocked_ratio_interval95(std::span<const std::optional<double>> a,
                                        std::span<const std::optional<double>> b);
 

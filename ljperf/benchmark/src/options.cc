@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/units.h"
 #include "benchmark/host_allocator.h"
 
 namespace ljtrain::ljperf {
@@ -68,12 +69,6 @@ void check_parts(const BenchmarkOptions& options) {
     if (std::find(options.without.begin(), options.without.end(), part) != options.without.end()) {
       throw base::user_error("--with {} and --without {}: give one of them", part, part);
     }
-    if (part == "recompute") {
-      throw base::user_error(
-          "--with {}: this release holds the base stack, accl and compile only, the part does not "
-          "exist yet; leave it out",
-          part);
-    }
     if (part == "accl" && options.collectives == "none") {
       throw base::UserError(
           "--with accl and --collectives none: without communication there is nothing to serve");
@@ -100,6 +95,13 @@ void check(const BenchmarkOptions& options) {
   check_range("--repeat", options.repeat, 1, kMostRuns);
   if (options.seq.has_value()) {
     check_range("--seq", *options.seq, 2, kLongestSequence);
+  }
+  if (!options.memory_limit.empty()) {
+    try {
+      base::parse_bytes(options.memory_limit);
+    } catch (const base::UserError& error) {
+      throw base::user_error("--memory-limit: {}", error.what());
+    }
   }
   if (options.micro_batch.has_value()) {
     check_range("--micro-batch", *options.micro_batch, 1, kMostMicroBatch);

@@ -170,6 +170,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
           {"collectives", plan.options.collectives},
+          {"recompute", plan.recompute},
           {"allocator_library", plan.allocator.library.string()},
           {"huge_pages", plan.allocator.expects_huge_pages()},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
@@ -261,6 +262,12 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   plan.accl = options.collectives != "none" &&
               is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
+  plan.recompute = is_recompute_asked_for(options, base::current_environment());
+  if (plan.recompute && !plan.full_checkpointing) {
+    throw base::user_error(
+        "recompute chooses among what gradient_checkpointing=true would recompute, and --set "
+        "gradient_checkpointing=false leaves nothing: drop one of them");
+  }
   plan.allocator = choose_allocator(options, library_folders(base::current_environment()),
                                     kHugePagesFile, plan.notes);
   plan.python = find_python(options.python);

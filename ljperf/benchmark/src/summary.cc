@@ -106,6 +106,24 @@ std::optional<std::uint64_t> largest(const std::vector<std::uint64_t>& values) {
                         : std::optional(*std::max_element(values.begin(), values.end()));
 }
 
+// What the plan came to at the end of a run; its policy, limit and retries as keys of their own.
+void add_recompute(cnp::Record& record, const base::Json& found) {
+  cnp::Recompute recompute = record.recompute;
+  recompute.layers = found.value("layers", recompute.layers);
+  recompute.of = found.value("of", recompute.of);
+  base::Json extra = base::Json::object();
+  for (const auto& [key, value] : found.items()) {
+    if (key == "predicted_peak_bytes" && value.is_number_unsigned()) {
+      recompute.predicted_peak_bytes = value.get<std::uint64_t>();
+    } else if (key != "layers" && key != "of" && key != "predicted_peak_bytes" &&
+               key != "measured_peak_bytes") {
+      extra[key] = value;
+    }
+  }
+  recompute.extra = extra;
+  record.recompute = recompute;
+}
+
 // What each rank said once: memory, collectives, compile counters, device, sharding.
 void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
   std::size_t ranks = run.ranks().size();
@@ -153,6 +171,9 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     compile.recompilations = first.compile.value("recompilations", std::int64_t{0});
     compile.seconds = first.compile.value("seconds", 0.0);
     record.compile = compile;
+  }
+  if (first.recompute.is_object()) {
+    add_recompute(record, first.recompute);
   }
   if (!peaks.empty()) {
     // The best that was seen: the peak is what the machine can do, not what it did while something
@@ -261,6 +282,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   // The worker refuses to train if what is asked for is not active.
   record.components.accl = plan.accl;
   record.components.compile = plan.compile;
+  record.components.recompute = plan.recompute;
   record.warmup.method = plan.fixed_warmup.has_value() ? "fixed" : "auto";
   record.flops_convention = std::string(flops_convention_name(plan.flops_convention));
   record.flops_per_token =

@@ -49,7 +49,7 @@ TEST(Options, ImpossibleValuesAreNamed) {
          o.collectives = "none";
        },
        "--with accl and --collectives none"},
-      {[](auto& o) { o.with = {"recompute"}; }, "--with recompute"},
+      {[](auto& o) { o.memory_limit = "much"; }, "--memory-limit"},
       {[](auto& o) {
          o.with = {"compile"};
          o.stock_compile = "full";

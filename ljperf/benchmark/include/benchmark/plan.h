@@ -40,6 +40,7 @@ struct BenchmarkPlan {
   base::OrderedJson worker;         // WORKER.json; output_dir is filled in when a run starts
   bool accl = false;                // collectives by ACCL
   bool compile = false;             // layers compiled by ljtrain
+  bool recompute = false;           // layers recomputed as ljtrain plans it
   HostAllocator allocator;
   // What is set (or, without a value, removed) in the environment of every rank.
   std::map<std::string, std::optional<std::string>> base_stack;
