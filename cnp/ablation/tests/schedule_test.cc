@@ -64,7 +64,7 @@ TEST(Schedule, AnOrderHasEachRowOnceAndIsTheSeeds) {
 }
 
 TEST(Schedule, TheOrderIsTheSameOnEveryMachine) {
-  EXPECT_EQ(block_order(1, 0, 5), (std::vector<std::size_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(block_order(1, 0, 5), (std::vector<std::size_t>{2, 3, 1, 0, 4}));
 }
 
 TEST(Schedule, StepsFillAnEighthOfTheBudget) {
