@@ -80,9 +80,16 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     )
     from transformers import Trainer
 
-    from ljtrain import gemm_peak, measure, patches, worker_data, worker_extensions, worker_model
+    from ljtrain import (
+        gemm_peak,
+        measure,
+        patches,
+        worker_data,
+        worker_extensions,
+        worker_limit,
+        worker_model,
+    )
     from ljtrain import worker_allocator as allocator
-    from ljtrain import worker_limit
 
     _require_parts()
     allocator.require(config.allocator_library, huge_pages=config.huge_pages)
