@@ -116,7 +116,7 @@ class Estimator:
         rise = peak - static
         state = static if self.state_bytes is None else self.state_bytes
         if self._rise is None:
-            return state + rise, self.start_margin * rise
+            return state + rise, max(self.start_margin, self.model(shape).margin) * rise
         return state + self._rise * rise, OTHER_SHAPE * rise
 
     # ---- measured steps ----
