@@ -123,7 +123,7 @@ def _keep_losses(trainer: Trainer, losses: list[float]) -> None:
         losses.append(float(loss))
         return loss
 
-    trainer.training_step = kept  # type: ignore[method-assign]
+    trainer.training_step = kept
 
 
 def _digest(model: nn.Module) -> str:

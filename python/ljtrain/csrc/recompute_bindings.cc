@@ -30,6 +30,9 @@ using Names = std::set<std::string, std::less<>>;
 // measured steps set the scale.
 constexpr double kFlopsPerSecond = 100e9;
 constexpr double kBytesPerSecond = 10e9;
+// Of the rise above the state between steps, where nothing was measured: the model's worst error
+// over the 63 configurations of docs/recompute.md.
+constexpr double kUncalibrated = 0.05;
 
 rc::Policy policy_of(const std::vector<std::string>& layers, const Names& kept) {
   rc::Policy policy{.layers = {}, .kept_operators = kept};
@@ -80,21 +83,6 @@ class Model {
     return predictor_->peak_bytes(policy_of(layers, kept));
   }
 
-  // What to add to a predicted peak for its upper bound, as a share of the rise above the state
-  // between steps: from the calibration on hosts; nothing measured on devices, so 5 %.
-  double margin() const {
-    constexpr double kUnmeasured = 0.05;  // docs/recompute.md: 4.98 % was the worst of 63
-    if (setup_.platform != rc::Platform::kHost) {
-      return kUnmeasured;
-    }
-    const rc::RiseTerm& term =
-        rc::Calibration::in_force().rise_term({.family = shape_.family,
-                                               .engine = rc::engine_name(setup_.engine),
-                                               .compiled = setup_.compiled,
-                                               .lora = shape_.lora});
-    return std::max(0.0, term.ratio + term.above - 1);
-  }
-
   // With the first 0, 1, ... all layers recomputed.
   std::vector<double> peaks() const {
     std::vector<double> result;
@@ -114,6 +102,21 @@ class Model {
     result["components"] = components_of(prediction.peak_components);
     result["assumptions"] = prediction.assumptions;
     return result;
+  }
+
+  // A predicted peak as (expected, highest) by what was measured on this platform: so far hosts.
+  py::tuple bound(double static_bytes, double peak_bytes) const {
+    const rc::Calibration& calibration = rc::Calibration::in_force();
+    if (setup_.platform != rc::Platform::kHost || calibration.points() == 0) {
+      const double rise = peak_bytes - static_bytes;
+      return py::make_tuple(peak_bytes, peak_bytes + kUncalibrated * rise);
+    }
+    const rc::RiseTerm& term = calibration.rise_term({.family = shape_.family,
+                                                      .engine = rc::engine_name(setup_.engine),
+                                                      .compiled = setup_.compiled,
+                                                      .lora = shape_.lora});
+    const rc::Bound bound = calibration.peak(term, static_bytes, peak_bytes);
+    return py::make_tuple(bound.expected, bound.upper);
   }
 
   py::dict plan(double limit_bytes, bool selected) const {
@@ -177,10 +180,10 @@ PYBIND11_MODULE(_recompute, m) {
       .def_property_readonly("layers", &Model::layers)
       .def_property_readonly("parameters", &Model::parameters)
       .def("peak", &Model::peak, py::arg("layers"), py::arg("kept") = Names{}, "Bytes.")
-      .def_property_readonly("margin", &Model::margin,
-                             "Of a predicted rise, to be added for its upper bound.")
       .def("peaks", &Model::peaks, "Bytes, with the first 0, 1, ... all layers recomputed.")
       .def("predict", &Model::predict, py::arg("layers"), py::arg("kept") = Names{})
+      .def("bound", &Model::bound, py::arg("static_bytes"), py::arg("peak_bytes"),
+           "(expected, highest) bytes of a predicted peak, as calibrated.")
       .def("plan", &Model::plan, py::arg("limit_bytes"), py::arg("selected"))
       .def("seconds", &Model::seconds_of);
   m.def("families", &recompute::profile_families, "The model_types of shipped profiles.");
