@@ -11,6 +11,7 @@ TEST(Printable, EscapesWhatATerminalObeys) {
   EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");
   EXPECT_EQ(printable("8 × H100"), "8 × H100");
   EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(printable("a\xe2\x80\xae\x62"), "a\\xe2\\x80\\xaeb");  // right-to-left override
   EXPECT_EQ(printable(std::string(300, 'a'), 10), "aaaaaaaaaa...");
 }
 

@@ -13,6 +13,9 @@ struct CommandContext {
   int exit_code = 0;
 };
 
+void add_compare(CLI::App& app, CommandContext& context);
+void add_gate(CLI::App& app, CommandContext& context);
+void add_ablate(CLI::App& app, CommandContext& context);
 void add_export(CLI::App& app, CommandContext& context);
 void add_import(CLI::App& app, CommandContext& context);
 void add_index(CLI::App& app, CommandContext& context);

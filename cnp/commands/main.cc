@@ -13,6 +13,8 @@ constexpr const char* kExamples = R"(Examples:
   cnp show latest
   cnp tag latest release-1.2
   cnp import torchtitan.log --model llama3-8b
+  cnp compare latest~1 latest
+  cnp gate --baseline release --max-slowdown 3%
 )";
 
 int run(int argc, char** argv) {
@@ -31,6 +33,9 @@ int run(int argc, char** argv) {
   add_export(app, context);
   add_prune(app, context);
   add_index(app, context);
+  add_compare(app, context);
+  add_gate(app, context);
+  add_ablate(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._dynamo import exc
 
+from ljtrain import compile_kernels
+
 Compiled = Callable[..., Any]
 # Frames of these packages are not the user's: a line of theirs names nothing he can mend.
 NOT_THE_USERS = (
@@ -181,6 +183,7 @@ class RecordingBackend:
             self._recorder.add_break(graph.ended_by)
         try:
             compiled: Compiled = self._inductor(module, inputs)
+            compile_kernels.finish()
         except exc.RestartAnalysis:
             raise  # a request to trace again, with other shapes
         except Exception as error:

@@ -20,7 +20,7 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from ljtrain import compile_backend, compile_cache, compile_inputs, compile_trial
+from ljtrain import compile_backend, compile_cache, compile_inputs, compile_passes, compile_trial
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
@@ -105,6 +105,8 @@ class CompiledKind:
         self.kind = kind
         self.forward: Forward = type(kind.layers[0]).forward
         self.variants: dict[tuple[Any, ...], Variant] = {}
+        # Stands for the layers while they are compiled before the first step (compile_dry).
+        self.rehearse: Callable[[CompiledKind, nn.Module, Any, Any], Any] | None = None
         self._mode = mode
         self._on_decision = on_decision
         self._on_late_failure = on_late_failure
@@ -115,14 +117,12 @@ class CompiledKind:
         """What a layer's `forward` is while training."""
         if torch.compiler.is_compiling():
             return self.forward(layer, *args, **kwargs)
-        variant = self._variant(layer)
-        if variant.mode == EAGER:
-            return self.forward(layer, *args, **kwargs)
+        if self.rehearse is not None:
+            return self.rehearse(self, layer, args, kwargs)
         if not torch.is_grad_enabled():
             args, kwargs = compile_inputs.without_gradients((args, kwargs))
-        sizes = not variant.dynamic
-        signature = compile_inputs.signature((args, kwargs), sizes=sizes)
-        if signature not in variant.known and not self._meet(variant, layer, args, kwargs):
+        variant = self._variant(layer)
+        if not self._ready(variant, layer, args, kwargs):
             return self.forward(layer, *args, **kwargs)
         assert variant.run is not None
         try:
@@ -132,13 +132,29 @@ class CompiledKind:
             self._on_late_failure(self, variant, compile_backend.as_break(error))
             return self.forward(layer, *args, **kwargs)
 
-    def _variant(self, layer: nn.Module) -> Variant:
-        key = (
+    def prepare(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compiles and tries what a call with these inputs needs, without making it."""
+        self._ready(self._variant(layer), layer, args, kwargs)
+
+    def _ready(
+        self, variant: Variant, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether the call can be made compiled."""
+        if variant.mode == EAGER:
+            return False
+        signature = compile_inputs.signature((args, kwargs), sizes=not variant.dynamic)
+        return signature in variant.known or self._meet(variant, layer, args, kwargs)
+
+    def variant_key(self, layer: nn.Module) -> tuple[Any, ...]:
+        return (
             layer.training,
             torch.is_grad_enabled(),
             checkpoints(layer),
             torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
         )
+
+    def _variant(self, layer: nn.Module) -> Variant:
+        key = self.variant_key(layer)
         variant = self.variants.get(key)
         if variant is None:
             name = ("training" if key[0] else "evaluation") + (
@@ -164,7 +180,7 @@ class CompiledKind:
             return False
         began = time.perf_counter()
         varying: frozenset[int] = frozenset()
-        if variant.first is not None:
+        if variant.first is not None and compile_passes.on(compile_passes.DYNAMIC_SHAPES):
             varying = compile_inputs.changed_sizes(variant.first, exact)
         variant.dynamic |= bool(varying)
         call = compile_trial.Call(layer, args, kwargs, varying)
@@ -197,6 +213,7 @@ class CompiledKind:
             code.co_code if code is not None else None,
             str(config.to_dict()) if hasattr(config, "to_dict") else None,
             self._mode,
+            compile_passes.left_out(),
             compile_cache.environment(),
         )
 
@@ -264,6 +281,7 @@ class CompiledKind:
             torch.compile,
             backend=backend,
             fullgraph=mode == WHOLE,
+            dynamic=None if compile_passes.on(compile_passes.DYNAMIC_SHAPES) else False,
             isolate_recompiles=True,
             recompile_limit=DYNAMO_LIMIT,
         )
@@ -275,6 +293,8 @@ class CompiledKind:
         if variant.mode == EAGER or variant.run is None:
             cause = variant.recorder.failures[-1] if variant.recorder.failures else "no graph"
             return Decision(EAGER, None, None, str(cause))
+        if not compile_passes.on(compile_passes.TRIAL):
+            return Decision(variant.mode or EAGER, None, None, "not tried against eager")
         with_eager_checkpoint = functools.partial(_tried, self.forward)
         try:
             compile_trial.step(with_eager_checkpoint, call)

@@ -160,12 +160,22 @@ struct Data {
   Extra extra = nullptr;
 };
 
+// The malloc of the ranks: glibc, jemalloc or tcmalloc.
+struct Allocator {
+  std::string name = "glibc";
+  std::optional<std::string> library;            // what was preloaded
+  bool huge_pages = false;                       // whether transparent huge pages were asked for
+  std::optional<std::string> kernel_huge_pages;  // always, madvise, never
+  Extra extra = nullptr;
+};
+
 struct Configuration {
   base::OrderedJson training_arguments = base::OrderedJson::object();
   base::OrderedJson deepspeed = nullptr;     // object or null
   base::OrderedJson model_config = nullptr;  // object or null
   std::map<std::string, std::string> environment;
   std::vector<std::string> binding;
+  std::optional<Allocator> allocator;  // nullopt in records of earlier releases
   Extra extra = nullptr;
 };
 
@@ -243,6 +253,7 @@ struct Record {
   std::optional<double> hfu;
   PeakMemory peak_memory_bytes;
   PerRankBytes resident_peak_bytes;
+  PerRankBytes huge_page_bytes;
   std::optional<Breakdown> breakdown_s;
   std::string breakdown_note;
   std::vector<double> loss;
