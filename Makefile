@@ -12,6 +12,10 @@ help: ## Show this list
 benchmark: build ## Train the default model with the stock stack and measure it
 	$(VENV)/bin/ljperf benchmark --model deepspeed/llama3-8b
 
+.PHONY: ablation
+ablation: build ## Measure what each part brings over the stock stack, in a quarter of an hour and a warm-up
+	$(VENV)/bin/cnp ablate --model deepspeed/llama3-8b --budget 15m
+
 .PHONY: test
 test: build ## Run every test but the slow ones
 	ctest --test-dir build/release --output-on-failure -LE slow

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes the image without a container engine: the recipe of image/Containerfile (image/recipe/stage) run in two bare systems that
 # mmdebstrap makes, then an OCI archive that docker, podman and skopeo load. Needs root. Leaves nothing but the output.
-#   tools/image_rootfs.sh [--variant cpu|cuda] [--suite bookworm] [--output build/image]
+#   tools/image_rootfs.sh [--variant cpu|cuda] [--suite bookworm] [--output build/image] [--wheels FOLDER]
+# --wheels: the wheels of ljtrain and DeepSpeed, made by the build stage on the same Debian, instead of compiling them again.
 # Packages come from where apt and pip of this machine take them; none of those settings ends up in the image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-variant=cpu suite=bookworm output=build/image
+variant=cpu suite=bookworm output=build/image wheels=
 
 say() { echo "image-rootfs: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -15,11 +16,14 @@ while [ $# -gt 0 ]; do
     --variant) variant=${2:-}; shift ;;
     --suite) suite=${2:-}; shift ;;
     --output) output=${2:-}; shift ;;
-    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --wheels) wheels=${2:-}; shift ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) say "$1: not an option; see --help"; exit 2 ;;
   esac
   shift || { say "an option lacks its value; see --help"; exit 2; }
 done
+[ -z "$wheels" ] || ls "$wheels"/ljtrain-*.whl "$wheels"/deepspeed-*.whl >/dev/null 2>&1 ||
+  { say "--wheels $wheels: holds no wheels of ljtrain and deepspeed"; exit 2; }
 case $variant in cpu | cuda) ;; *) say "--variant $variant: must be cpu or cuda"; exit 2 ;; esac
 
 prepare() {
@@ -94,23 +98,27 @@ run_stage() {
   leave "$root"
 }
 
+build_wheels() {
+  say "build stage: compiling (details in $log)"
+  cp -a "$work/final" "$work/build"
+  mkdir "$work/build/src"
+  git ls-files -z | tar --null -T - -c | tar -x -C "$work/build/src"
+  run_stage "$work/build" /src/image/recipe/stage build "$variant" /src /wheels
+  mv "$work/build/wheels" "$work/wheels"
+  rm -rf --one-file-system "$work/build"
+}
+
 # Inside a mount and a process namespace of its own, so that no mount and no process outlives it.
 make_image() {
   mount --make-rprivate /
   say "a bare Debian $suite"
   mmdebstrap --quiet --variant=minbase --include=ca-certificates "$suite" "$work/final" >>"$log" 2>&1 ||
     fail "mmdebstrap failed: $(tail -n 1 "$log")"
-  cp -a "$work/final" "$work/build"
-  say "build stage: compiling (details in $log)"
-  mkdir "$work/build/src"
-  git ls-files -z | tar --null -T - -c | tar -x -C "$work/build/src"
-  run_stage "$work/build" /src/image/recipe/stage build "$variant" /src /wheels
+  if [ -n "$wheels" ]; then cp -r "$wheels" "$work/wheels"; else build_wheels; fi
   say "final stage: installing"
   mkdir -p "$work/final/usr/share/ljtrain"
   cp -r image/recipe "$work/final/usr/share/ljtrain/recipe"
   install -m 755 image/entrypoint "$work/final/usr/local/bin/entrypoint"
-  mv "$work/build/wheels" "$work/wheels"
-  rm -rf --one-file-system "$work/build"
   cp -r "$work/wheels" "$work/final/wheels"
   run_stage "$work/final" /usr/share/ljtrain/recipe/stage final "$variant" /wheels
   rm -rf "$work/final/wheels"
@@ -137,7 +145,7 @@ if [ -z "${IMAGE_ROOTFS_WORK:-}" ]; then
   export IMAGE_ROOTFS_WORK SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
   trap 'rm -rf --one-file-system "$IMAGE_ROOTFS_WORK" "$output/.lock"' EXIT
   started=$SECONDS
-  unshare --mount --pid --fork --kill-child "$0" --variant "$variant" --suite "$suite" --output "$output" &
+  unshare --mount --pid --fork --kill-child "$0" --variant "$variant" --suite "$suite" --output "$output" --wheels "$wheels" &
   inner=$!
   trap 'kill -KILL "$inner" 2>/dev/null; wait "$inner" 2>/dev/null || true; exit 130' INT TERM HUP
   wait "$inner" || exit $?

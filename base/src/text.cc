@@ -72,7 +72,7 @@ std::size_t character_length(std::string_view text) {
                        : first >= 0xE0 && first < 0xF0  ? 3
                        : first >= 0xF0 && first <= 0xF4 ? 4
                                                         : 0;
-  if (length > text.size()) {
+  if (length == 0 || length > text.size()) {
     return 0;
   }
   for (std::size_t i = 1; i < length; ++i) {

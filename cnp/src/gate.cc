@@ -115,7 +115,7 @@ Check check_memory(const MemoryComparison& memory, double limit) {
 
 Check check_loss(const LossParity& loss) {
   Check check = named("loss");
-  check.sentence = fmt::format("loss {}", loss.sentence);
+  check.sentence = loss.sentence;
   switch (loss.verdict) {
     case Parity::kSame:
     case Parity::kWithin:
@@ -130,7 +130,7 @@ Check check_loss(const LossParity& loss) {
     case Parity::kUnknown:
       check.result = CheckResult::kCannotTell;
       check.sentence =
-          fmt::format("loss cannot be compared: {}; --skip-loss leaves it out", loss.sentence);
+          fmt::format("cannot be compared: {}; --skip-loss leaves this check out", loss.sentence);
       break;
   }
   return check;

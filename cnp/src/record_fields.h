@@ -20,6 +20,16 @@ void fields(T& value, Visit&& visit) {
   visit("last_lines", value.last_lines);
 }
 
+template <Of<Source> T, typename Visit>
+void fields(T& value, Visit&& visit) {
+  visit("format", value.format);
+  visit("file", value.file);
+  visit("bytes", value.bytes);
+  visit("digest", value.digest);
+  visit("imported", value.imported);
+  visit("notes", value.notes);
+}
+
 template <Of<Proxy> T, typename Visit>
 void fields(T& value, Visit&& visit) {
   visit("is_proxy", value.is_proxy);
@@ -197,6 +207,7 @@ void fields(T& value, Visit&& visit) {
   visit("created", value.created);
   visit("status", value.status);
   visit("failure", value.failure);
+  visit("source", value.source);
   visit("command", value.command);
   visit("model", value.model);
   visit("engine", value.engine);

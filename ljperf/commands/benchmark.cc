@@ -85,6 +85,12 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "full", "regional"}));
   command
+      .add_option("--collectives", options.collectives,
+                  "real, or none: ranks exchange nothing, to see what communication costs at most")
+      ->group("Engine")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"real", "none"}));
+  command
       .add_option("--allocator", options.allocator,
                   "malloc of the ranks: glibc (default), jemalloc or tcmalloc")
       ->group("Engine");

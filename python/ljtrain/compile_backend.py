@@ -24,6 +24,8 @@ NOT_THE_USERS = (
     "/transformers/modeling_layers.py",
 )
 LONGEST_CAUSE = 160
+# (file, line) of statements that compile_outline took out of a function: what they broke on.
+outlined: dict[tuple[str, int], str] = {}
 PLACE = "ljtrain_place"  # on a backend's exception: the first line of its graph
 
 
@@ -179,7 +181,9 @@ class RecordingBackend:
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
-            graph.ended_by = Break(frame.filename, frame.lineno or 0, explained(reason.reason))
+            place = (frame.filename, frame.lineno or 0)
+            cause = outlined.get(place) or explained(reason.reason)
+            graph.ended_by = Break(*place, cause)
             self._recorder.add_break(graph.ended_by)
         try:
             compiled: Compiled = self._inductor(module, inputs)

@@ -102,6 +102,7 @@ std::vector<RowResult> evaluate(const Ablation& ablation, const std::vector<Row>
   for (const Row& row : rows) {
     RowResult result;
     result.row = row;
+    result.given_up = is_given_up(ablation, row.id);
     add_runs(result, ablation);
     if (result.completed > 0 && row.id != base) {
       result.speedup = ratio(ablation, row.id, base);
@@ -123,7 +124,7 @@ std::vector<RowResult> evaluate(const Ablation& ablation, const std::vector<Row>
 bool is_narrow(const std::vector<RowResult>& results, double until) {
   bool any = false;
   for (const RowResult& result : results) {
-    if (!result.speedup.has_value()) {
+    if (!result.speedup.has_value() || result.given_up) {
       continue;
     }
     const std::optional<Interval>& interval = result.speedup->ci95;

@@ -165,6 +165,7 @@ void judge(RunOutcome& outcome, const base::ExitStatus& status, Stopped stopped,
     outcome.end = RunEnd::kCompleted;
     return;
   }
+  outcome.refused = status.signal == 0 && status.code == base::kBadInput;
   if (outcome.record.has_value() && outcome.record->failure.has_value()) {
     outcome.sentence = outcome.record->failure->sentence;
   } else if (!complaint.empty()) {
@@ -207,7 +208,8 @@ Program program_in(const std::string& name, const std::string& where,
     folder = std::filesystem::absolute(folder);
     bool own = own_ljperf && is_program(folder / "bin/ljperf");
     return {{(own ? folder / "bin/ljperf" : ljperf).string(), "benchmark"},
-            {"--python", (folder / "bin/python").string()}};
+            {"--python", (folder / "bin/python").string()},
+            /*in_container=*/false};
   }
   std::error_code error;
   if (std::filesystem::exists(folder, error)) {
@@ -219,7 +221,8 @@ Program program_in(const std::string& name, const std::string& where,
       std::string mount = fmt::format("{}:/records", records.string());
       return {{program->string(), "run", "--rm", "--init", "--volume", mount, "--env",
                "LJTRAIN_RECORDS=/records", where, "ljperf", "benchmark"},
-              {}};
+              {},
+              /*in_container=*/true};
     }
   }
   throw base::user_error(

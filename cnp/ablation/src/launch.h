@@ -16,6 +16,7 @@ namespace ljtrain::cnp {
 struct Program {
   std::vector<std::string> argv;       // `ljperf benchmark`, or what runs that in a container
   std::vector<std::string> arguments;  // such as --python
+  bool in_container = false;
 };
 
 // ljperf as this machine has it: `wanted`, else beside this program, else in PATH. UserError when
@@ -35,6 +36,7 @@ struct RunOutcome {
   RunEnd end = RunEnd::kFailed;
   std::optional<Record> record;  // always when completed; of other runs where one was printed
   std::string sentence;          // why it did not complete
+  bool refused = false;              // ljperf called it bad input: nothing was started
   double wall_s = 0;
 };
 

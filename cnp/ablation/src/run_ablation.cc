@@ -43,9 +43,15 @@ class Session {
         people_(json ? stderr : stdout),
         terminal_(::isatty(STDERR_FILENO) == 1) {
     ljperf_ = find_ljperf(ablation_.options.ljperf);
-    here_ = {{ljperf_.string(), "benchmark"}, {}};
+    here_.argv = {ljperf_.string(), "benchmark"};
     for (const auto& [name, where] : ablation_.options.environments) {
       programs_[name] = program_in(name, where, ljperf_, name != "base", ablation_.records);
+      bool variables = std::ranges::any_of(
+          rows_, [&](const Row& row) { return row.environment == name && !row.variables.empty(); });
+      if (variables && programs_[name].in_container) {
+        throw base::user_error("--env {}={}: variables of an --axis do not reach an image", name,
+                               where);
+      }
     }
   }
 
@@ -55,6 +61,7 @@ class Session {
  private:
   bool warm_up();
   bool race_base();
+  void complain_about_base() const;
   bool find_limit();
   bool measure_blocks();
   bool measure_block(std::size_t number);
@@ -153,6 +160,15 @@ bool Session::warm(const Row& row) {
   return go_on;
 }
 
+// Nothing can be compared: the reason is the user's to know at once.
+void Session::complain_about_base() const {
+  const Measured& run = *std::ranges::find(ablation_.warmup, "base-eager-0", &Measured::row);
+  if (run.refused) {
+    throw base::user_error("Base is refused: {}", run.sentence);
+  }
+  throw base::run_error("Base fails, so there is nothing to compare with: {}", run.sentence);
+}
+
 // Base with stock torch_compile or without, whichever is faster: decided here, told in the result.
 bool Session::race_base() {
   std::map<bool, std::vector<double>> seconds;
@@ -183,14 +199,21 @@ bool Session::race_base() {
     return false;
   }
   ablation_.stock_compile = false;
+  if (seconds[true].empty() && seconds[false].empty()) {
+    complain_about_base();
+  }
   if (!seconds[true].empty() && !seconds[false].empty()) {
     ablation_.stock_compile_ratio = median(seconds[false]) / median(seconds[true]);
     ablation_.stock_compile = *ablation_.stock_compile_ratio > 1;
+  } else {
+    ablation_.stock_compile = seconds[false].empty();
   }
   // What its runs cost, under the row's own name.
-  std::string chosen = fmt::format("base-{}-{}", ablation_.stock_compile ? "compiled" : "eager",
-                                   kRaceRuns - 1);
-  Measured run = *std::ranges::find(ablation_.warmup, chosen, &Measured::row);
+  std::string chosen = ablation_.stock_compile ? "base-compiled-" : "base-eager-";
+  Measured run = *std::ranges::find_if(ablation_.warmup, [&](const Measured& candidate) {
+    return candidate.completed && candidate.row.starts_with(chosen) &&
+           !candidate.row.ends_with("cold");
+  });
   run.row = rows_.front().id;
   ablation_.warmup.push_back(run);
   save(ablation_);
@@ -293,7 +316,8 @@ const char* Session::reason_to_stop() {
   if (done > 0 && ablation_.spent_s + block_cost() > options.budget_s) {
     return "budget";
   }
-  return row_ids().empty() || is_given_up(ablation_, rows_.front().id) ? "failed" : "";
+  bool ladder = options.axes.empty();
+  return row_ids().empty() || (ladder && is_given_up(ablation_, rows_.front().id)) ? "failed" : "";
 }
 
 bool Session::measure_block(std::size_t number) {
@@ -342,6 +366,13 @@ int Session::run() {
   say(people_, fmt::format("ablation {} of {}: {} rows, budget {} after a warm-up\n", ablation_.id,
                            ablation_.options.model, rows_.size(),
                            base::format_seconds(ablation_.options.budget_s)));
+  std::error_code error;
+  std::filesystem::create_directories(ablation_.folder / "warmup", error);
+  if (error) {
+    throw base::user_error(
+        "{}: cannot be made: {}; set LJTRAIN_RECORDS to a folder that can be written",
+        ablation_.folder.string(), error.message());
+  }
   save(ablation_);
   bool finished = warm_up();
   if (finished && !ablation_.proxy.empty()) {

@@ -31,6 +31,7 @@ OrderedJson write(const Measured& run) {
   return {{"row", run.row},
           {"completed", run.completed},
           {"sentence", run.sentence},
+          {"refused", run.refused},
           {"record_id", run.record_id},
           {"step_s", run.step_s},
           {"tokens_per_s", run.tokens_per_s},
@@ -45,6 +46,7 @@ Measured read_run(const Json& object) {
   run.row = object.at("row").get<std::string>();
   run.completed = object.at("completed").get<bool>();
   run.sentence = object.at("sentence").get<std::string>();
+  run.refused = object.at("refused").get<bool>();
   run.record_id = object.at("record_id").get<std::string>();
   run.step_s = object.at("step_s").get<double>();
   run.tokens_per_s = object.at("tokens_per_s").get<double>();
@@ -112,6 +114,7 @@ Measured summarize(const Row& row, const RunOutcome& outcome) {
   run.row = row.id;
   run.completed = outcome.end == RunEnd::kCompleted;
   run.sentence = outcome.sentence;
+  run.refused = outcome.refused;
   run.wall_s = outcome.wall_s;
   if (!outcome.record.has_value()) {
     return run;

@@ -20,6 +20,7 @@ struct Measured {
   std::string row;        // id
   bool completed = false;
   std::string sentence;   // why it did not complete
+  bool refused = false;   // as bad input
   std::string record_id;  // empty when none was written
   double step_s = 0;      // median step
   double tokens_per_s = 0;

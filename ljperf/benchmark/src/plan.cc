@@ -169,6 +169,7 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
+          {"collectives", plan.options.collectives},
           {"recompute", plan.recompute},
           {"allocator_library", plan.allocator.library.string()},
           {"huge_pages", plan.allocator.expects_huge_pages()},
@@ -250,7 +251,16 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
-  plan.accl = is_accl_asked_for(options, base::current_environment());
+  if (options.collectives == "none") {
+    if (plan.on_gpus) {
+      throw base::UserError("--collectives none: on hosts only");
+    }
+    plan.notes.push_back(
+        "the ranks exchange nothing (--collectives none): a limit, not a training; its loss cannot "
+        "be compared");
+  }
+  plan.accl = options.collectives != "none" &&
+              is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.recompute = is_recompute_asked_for(options, base::current_environment());
   if (plan.recompute && !plan.full_checkpointing) {

@@ -304,6 +304,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.configuration.environment = relevant_variables(plan.environment());
   record.configuration.binding = binding_of(plan);
   record.configuration.allocator = allocator_of(plan.allocator);
+  record.configuration.extra["collectives"] = plan.options.collectives;
   record.configuration.extra["notes"] = plan.notes;
   record.environment = describe_environment(plan.hardware, versions_of(plan));
   return record;

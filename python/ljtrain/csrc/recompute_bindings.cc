@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -105,13 +106,15 @@ class Model {
 
   // A predicted peak as (expected, highest) by what was measured on this platform: so far hosts.
   py::tuple bound(double static_bytes, double peak_bytes) const {
-    const rc::Calibration& calibration = rc::Calibration::shipped();
+    const rc::Calibration& calibration = rc::Calibration::in_force();
     if (setup_.platform != rc::Platform::kHost || calibration.points() == 0) {
       const double rise = peak_bytes - static_bytes;
       return py::make_tuple(peak_bytes, peak_bytes + kUncalibrated * rise);
     }
-    const rc::RiseTerm& term =
-        calibration.rise_term(shape_.family, rc::engine_name(setup_.engine), setup_.compiled);
+    const rc::RiseTerm& term = calibration.rise_term({.family = shape_.family,
+                                                      .engine = rc::engine_name(setup_.engine),
+                                                      .compiled = setup_.compiled,
+                                                      .lora = shape_.lora});
     const rc::Bound bound = calibration.peak(term, static_bytes, peak_bytes);
     return py::make_tuple(bound.expected, bound.upper);
   }
