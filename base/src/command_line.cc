@@ -69,11 +69,23 @@ std::string unknown_option(const CLI::App& app, int argc, char** argv) {
   return "too many arguments";
 }
 
+// A message may quote a file: nothing in it is for the terminal to obey. Line ends stay.
+std::string safe(std::string_view message) {
+  constexpr std::size_t kLongestLine = 4000;
+  std::string text;
+  for (std::size_t begin = 0; begin <= message.size();) {
+    std::size_t end = std::min(message.find('\n', begin), message.size());
+    text += (begin == 0 ? "" : "\n") + printable(message.substr(begin, end - begin), kLongestLine);
+    begin = end + 1;
+  }
+  return text;
+}
+
 }  // namespace
 
 int run_command_line(CLI::App& app, int argc, char** argv, const int& exit_code) {
   auto bad_input = [&app](const std::string& sentence) {
-    fmt::print(stderr, "{}: {}\n", app.get_name(), sentence);
+    fmt::print(stderr, "{}: {}\n", app.get_name(), safe(sentence));
     return kBadInput;
   };
   try {
@@ -95,7 +107,7 @@ int run_command_line(CLI::App& app, int argc, char** argv, const int& exit_code)
   } catch (const UserError& error) {
     return bad_input(error.what());
   } catch (const RunError& error) {
-    fmt::print(stderr, "{}: {}\n", app.get_name(), error.what());
+    fmt::print(stderr, "{}: {}\n", app.get_name(), safe(error.what()));
     return kFailed;
   }
 }

@@ -15,6 +15,14 @@ struct CommandContext {
 
 void add_compare(CLI::App& app, CommandContext& context);
 void add_gate(CLI::App& app, CommandContext& context);
+void add_ablate(CLI::App& app, CommandContext& context);
+void add_export(CLI::App& app, CommandContext& context);
+void add_import(CLI::App& app, CommandContext& context);
+void add_index(CLI::App& app, CommandContext& context);
 void add_list(CLI::App& app, CommandContext& context);
+void add_note(CLI::App& app, CommandContext& context);
+void add_prune(CLI::App& app, CommandContext& context);
+void add_show(CLI::App& app, CommandContext& context);
+void add_tag(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::cnp

@@ -34,8 +34,13 @@ struct ListOptions {
 
 std::string model_of(const Summary& summary) {
   std::string name = summary.model.value_or("-");
-  if (summary.engine) name = *summary.engine + "/" + name;
-  return summary.scale.value_or("full") == "full" ? name : name + " " + *summary.scale;
+  return summary.engine ? *summary.engine + "/" + name : name;
+}
+
+// "1/8": the row is that of a proxy, which no width of the table may hide.
+std::string proxy_of(const Summary& summary) {
+  std::string scale = summary.scale.value_or("full");
+  return scale == "full" ? "" : scale;
 }
 
 std::string number(const std::optional<double>& value) {
@@ -49,6 +54,7 @@ std::vector<std::string> row_of(const Summary& summary) {
   return {short_id(summary.id),
           created,
           model_of(summary),
+          proxy_of(summary),
           summary.ranks ? std::to_string(*summary.ranks) : "-",
           summary.step_median_s ? base::format_seconds(*summary.step_median_s) : "-",
           number(summary.tokens_per_s),
@@ -63,18 +69,19 @@ std::vector<std::string> row_of(const Summary& summary) {
 
 void print_table(const std::vector<Summary>& records) {
   constexpr int kAlways = Column::kAlways;
-  // ID | CREATED | MODEL | RANKS | STEP | TOKENS/S | MEMORY | WITH | STATUS | TAGS | NOTE
+  // ID | CREATED | MODEL | PROXY | RANKS | STEP | TOKENS/S | MEMORY | WITH | STATUS | TAGS | NOTE
   static const std::vector<Column> kColumns = {
-      {.title = "ID", .importance = kAlways},
+      {.title = "ID", .least = 8, .importance = kAlways},
       {.title = "CREATED (UTC)", .importance = 70},
       {.title = "MODEL", .least = 16, .importance = kAlways},
+      {.title = "PROXY", .least = 5, .importance = kAlways},
       {.title = "RANKS", .right = true, .importance = 30},
       {.title = "STEP", .right = true, .importance = 90},
       {.title = "TOKENS/S", .right = true, .importance = 80},
       {.title = "MEMORY", .right = true, .importance = 50},
       {.title = "WITH", .least = 6, .importance = 45},
-      {.title = "STATUS", .importance = 60},
-      {.title = "TAGS", .least = 8, .importance = 55},
+      {.title = "STATUS", .least = 6, .importance = 92},
+      {.title = "TAGS", .least = 8, .importance = 75},
       {.title = "NOTE", .least = 10, .importance = 20}};
   std::vector<Column> columns = kColumns;
   std::vector<std::vector<std::string>> rows;

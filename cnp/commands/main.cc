@@ -10,6 +10,9 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   cnp list
   cnp list --model llama3-8b --since 7d
+  cnp show latest
+  cnp tag latest release-1.2
+  cnp import torchtitan.log --model llama3-8b
   cnp compare latest~1 latest
   cnp gate --baseline release --max-slowdown 3%
 )";
@@ -23,8 +26,16 @@ int run(int argc, char** argv) {
   CommandContext context;
   context.command_line.assign(argv, argv + argc);
   add_list(app, context);
+  add_show(app, context);
+  add_tag(app, context);
+  add_note(app, context);
+  add_import(app, context);
+  add_export(app, context);
+  add_prune(app, context);
+  add_index(app, context);
   add_compare(app, context);
   add_gate(app, context);
+  add_ablate(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }
 

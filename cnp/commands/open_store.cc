@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "cnp/record_file.h"
+#include "store/resolve.h"
 
 namespace ljtrain::cnp {
 namespace {
@@ -49,6 +50,24 @@ RecordStore open_store() {
   return store;
 }
 
+RecordStore rebuild_store() {
+  RecordStore store(records_folder(), RecordStore::Index::kRebuild);
+  tell(store);
+  return store;
+}
+
+std::string stored_id(const RecordStore& store, std::string_view selector) {
+  std::filesystem::path file = resolve_record(store, selector);
+  std::string id = file.stem().string();
+  std::error_code code;
+  if (!std::filesystem::equivalent(file, store.file_of(id), code) || !store.find(id)) {
+    throw base::user_error("{}: is no record of {}; `cnp import` takes it in",
+                           base::printable(file.string(), kLongestProblem),
+                           base::printable(store.folder().string(), kLongestProblem));
+  }
+  return id;
+}
+
 base::OrderedJson problems_json(const RecordStore& store) {
   base::OrderedJson list = base::OrderedJson::array();
   for (const Problem& problem : store.problems()) {
@@ -58,8 +77,10 @@ base::OrderedJson problems_json(const RecordStore& store) {
 }
 
 void print_document(const base::OrderedJson& document) {
-  std::string text = document.dump(2, ' ', false, base::OrderedJson::error_handler_t::replace);
-  text += '\n';
+  print_text(document.dump(2, ' ', false, base::OrderedJson::error_handler_t::replace) + "\n");
+}
+
+void print_text(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw base::run_error("standard output cannot be written: {}", std::strerror(errno));
   }

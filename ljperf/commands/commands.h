@@ -22,6 +22,8 @@ void add_models(CLI::App& app, CommandContext& context);
 void add_plan(CLI::App& app, CommandContext& context);
 void add_doctor(CLI::App& app, CommandContext& context);
 void add_image(CLI::App& app, CommandContext& context);
+void add_sweep(CLI::App& app, CommandContext& context);
+void add_calibrate(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::ljperf

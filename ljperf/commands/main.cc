@@ -37,6 +37,8 @@ int run(int argc, char** argv) {
   add_models(app, context);
   add_plan(app, context);
   add_trace(app, context);
+  add_sweep(app, context);
+  add_calibrate(app, context);
   add_completion(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._dynamo import exc
 
+from ljtrain import compile_kernels
+
 Compiled = Callable[..., Any]
 # Frames of these packages are not the user's: a line of theirs names nothing he can mend.
 NOT_THE_USERS = (
@@ -22,6 +24,8 @@ NOT_THE_USERS = (
     "/transformers/modeling_layers.py",
 )
 LONGEST_CAUSE = 160
+# (file, line) of statements that compile_outline took out of a function: what they broke on.
+outlined: dict[tuple[str, int], str] = {}
 PLACE = "ljtrain_place"  # on a backend's exception: the first line of its graph
 
 
@@ -177,10 +181,13 @@ class RecordingBackend:
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
-            graph.ended_by = Break(frame.filename, frame.lineno or 0, explained(reason.reason))
+            place = (frame.filename, frame.lineno or 0)
+            cause = outlined.get(place) or explained(reason.reason)
+            graph.ended_by = Break(*place, cause)
             self._recorder.add_break(graph.ended_by)
         try:
             compiled: Compiled = self._inductor(module, inputs)
+            compile_kernels.finish()
         except exc.RestartAnalysis:
             raise  # a request to trace again, with other shapes
         except Exception as error:

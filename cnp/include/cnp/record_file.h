@@ -18,6 +18,10 @@ std::string iso8601_utc(std::chrono::system_clock::time_point time);
 // a file name whatever the model is called.
 std::string new_record_id(std::string_view model, std::chrono::system_clock::time_point created);
 
+// UserError unless `id` can name a record's file: letters, digits, '.', '_' and '-', at most 200, no dot
+// first.
+void require_record_id(const std::string& id);
+
 // $LJTRAIN_RECORDS, else $XDG_DATA_HOME/ljtrain/records, else ~/.local/share/ljtrain/records. An
 // empty variable counts as unset, a relative XDG_DATA_HOME too (as its specification says).
 // UserError when nothing names a home.

@@ -39,6 +39,13 @@ CREATE TABLE tags (tag TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (tag, id)) W
 CREATE INDEX tags_by_record ON tags (id, tag);
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 )sql",
+    // Imported records tell the digest of what they were made from; those there are read again.
+    R"sql(
+ALTER TABLE records ADD COLUMN source_digest TEXT;
+CREATE INDEX records_by_digest ON records (source_digest) WHERE source_digest IS NOT NULL;
+UPDATE records SET inode = 0 WHERE source IS NOT NULL;
+DELETE FROM state WHERE name = 'records';
+)sql",
 };
 
 fs::path index_folder(const fs::path& folder) { return folder / ".cnp"; }

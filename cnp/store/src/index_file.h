@@ -10,7 +10,7 @@
 namespace ljtrain::cnp {
 
 // Version of the index, kept as SQLite's user_version. docs/cnp.md tells how it is migrated.
-inline constexpr int kIndexVersion = 1;
+inline constexpr int kIndexVersion = 2;
 
 // An advisory lock on a file, given back on destruction. `exclusive` waits for all others; UserError
 // after 30 s.

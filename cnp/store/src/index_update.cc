@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "folder_scan.h"
 #include "read_summary.h"
+#include "store/annotations.h"
 
 namespace ljtrain::cnp {
 namespace {
@@ -68,7 +69,7 @@ class RecordWriter {
             "INSERT OR REPLACE INTO records (id, inode, problem) VALUES (?1, ?2, ?3)")),
         record_(database.prepare(
             "INSERT OR REPLACE INTO records VALUES (?1, ?2, NULL, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, "
-            "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)")) {}
+            "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)")) {}
 
   void problem(std::string_view id, std::int64_t inode, std::string_view sentence) {
     problem_.bind(1, id).bind(2, inode).bind(3, sentence).run();
@@ -101,6 +102,7 @@ class RecordWriter {
     }
     record_.bind(++at, summary.peak_memory_bytes);
     bind_text(++at, summary.components);
+    bind_text(++at, summary.source_digest);
     record_.run();
   }
 

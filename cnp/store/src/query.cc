@@ -10,8 +10,7 @@ namespace {
 constexpr std::string_view kColumns =
     "id, created, kind, status, failure, source, model, engine, device, precision, scale, ranks, "
     "zero_stage, sequence_length, micro_batch, step_median_s, step_low_s, step_high_s, "
-    "tokens_per_s, mfu, peak_memory_bytes, components";
-// Any tag's letters may be in it, but none can hold this separator (tags are checked).
+    "tokens_per_s, mfu, peak_memory_bytes, components, source_digest";
 constexpr std::string_view kNote = "(SELECT note FROM annotations AS a WHERE a.id = records.id)";
 
 // The part after WHERE; which parameters it has depends on the filter.
@@ -27,6 +26,7 @@ std::string condition(const Filter& filter) {
   add(filter.kind, "kind =");
   add(filter.since, "created >=");
   add(filter.before, "created <");
+  add(filter.source_digest, "source_digest =");
   if (filter.tag)
     sql += fmt::format(" AND id IN (SELECT id FROM tags WHERE tag = ?{})", ++parameter);
   return sql;
@@ -36,7 +36,7 @@ std::string condition(const Filter& filter) {
 int bind(sqlite::Statement& statement, const Filter& filter) {
   int parameter = 0;
   for (const auto* value : {&filter.model, &filter.engine, &filter.status, &filter.kind,
-                            &filter.since, &filter.before, &filter.tag}) {
+                            &filter.since, &filter.before, &filter.source_digest, &filter.tag}) {
     if (*value) statement.bind(++parameter, std::string_view(**value));
   }
   return parameter;
@@ -65,6 +65,7 @@ Summary summary_of(const sqlite::Statement& row) {
   summary.mfu = row.maybe_real(column++);
   summary.peak_memory_bytes = row.maybe_integer(column++);
   summary.components = row.maybe_text(column++);
+  summary.source_digest = row.maybe_text(column++);
   summary.note = row.maybe_text(column++);
   return summary;
 }

@@ -73,6 +73,7 @@ Summary summarize(const Json& record) {
   summary.status = text(at(record, {"status"})).value_or("completed");
   summary.failure = text(at(record, {"failure", "sentence"}));
   summary.source = text(at(record, {"source", "format"}));
+  summary.source_digest = text(at(record, {"source", "digest"}));
   summary.model = text(at(record, {"model"}));
   summary.engine = text(at(record, {"engine"}));
   summary.device = text(at(record, {"device"}));

@@ -30,6 +30,7 @@ struct Filter {
   std::optional<std::string> kind;
   std::optional<std::string> since;   // ISO 8601: created at that time or later
   std::optional<std::string> before;  // created before that time
+  std::optional<std::string> source_digest;
 };
 
 // A file in the folder that is no record.
@@ -78,5 +79,19 @@ class RecordStore {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Writes FOLDER/RECORD_ID.json as write_record() does, for a document of any kind. UserError when it is
+// no record, or one with this record_id is there.
+std::filesystem::path add_document(const std::filesystem::path& folder,
+                                   const base::OrderedJson& document);
+
+// Removes a record's file unless it has a tag or a note, which is looked up under the lock that
+// writers of annotations hold. Returns whether the record is gone. UserError when it cannot be
+// removed.
+bool remove_record(const std::filesystem::path& folder, std::string_view id);
+
+// Removes files that writers which were killed left behind (*.tmp), an hour old at least. Returns how
+// many.
+std::size_t remove_leftovers(const std::filesystem::path& folder);
 
 }  // namespace ljtrain::cnp

@@ -20,6 +20,7 @@ struct Summary {
   std::string status;   // "completed", "interrupted", "failed"
   std::optional<std::string> failure;
   std::optional<std::string> source;  // "torchtitan", ...: imported; nullopt: measured by ljperf
+  std::optional<std::string> source_digest;
   std::optional<std::string> model;
   std::optional<std::string> engine;
   std::optional<std::string> device;
