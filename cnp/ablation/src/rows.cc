@@ -92,7 +92,7 @@ void add_limit(std::vector<Row>& rows) {
   free.adds = "memory";
   rows.push_back(free);
   Row limit = row_of("limit", "limit: no communication, no recompute",
-                     {kStack, kCompiler});
+                     {kAccl, kStack, kCompiler});
   limit.arguments.insert(limit.arguments.end(),
                          {"--set", "gradient_checkpointing=false", "--collectives", "none"});
   limit.against = free.id;

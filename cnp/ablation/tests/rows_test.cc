@@ -49,7 +49,7 @@ TEST(Rows, TheLimitHasNoCommunicationAndNoRecompute) {
   options.limit_row = true;
   Row limit = plan_rows(options).back();
   EXPECT_EQ(text(limit),
-            "--with stack,compile --set gradient_checkpointing=false --collectives none");
+            "--with accl,stack,compile --set gradient_checkpointing=false --collectives none");
   EXPECT_FALSE(limit.same_loss);
   EXPECT_FALSE(limit.limited);
 }
