@@ -97,9 +97,7 @@ def memory_speeds() -> dict[str, float]:
     cores = sorted(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(len(cores)), context.Queue()
-    workers = [
-        context.Process(target=_move_memory, args=(core, start, results)) for core in cores
-    ]
+    workers = [context.Process(target=_move_memory, args=(core, start, results)) for core in cores]
     for worker in workers:
         worker.start()
     best = [results.get() for _ in workers]
@@ -111,9 +109,7 @@ def memory_speeds() -> dict[str, float]:
     }
 
 
-def budget(
-    runs: dict[str, list[dict[str, Any]]], speeds: dict[str, float]
-) -> list[dict[str, Any]]:
+def budget(runs: dict[str, list[dict[str, Any]]], speeds: dict[str, float]) -> list[dict[str, Any]]:
     """The lines, in seconds: `measured` (None: is part of another line) and `bound`."""
     record = runs["step"][-1]
     parts = {
