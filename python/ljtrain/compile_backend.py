@@ -38,7 +38,7 @@ class Break:
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.cause}"
+        return self.cause if self.file == "?" else f"{self.file}:{self.line}: {self.cause}"
 
 
 @dataclass
