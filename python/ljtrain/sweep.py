@@ -121,9 +121,10 @@ class Rank:
         from ljtrain.recompute_agree import Ranks
 
         self._trainer = trainer
-        self._layers = recompute_layers.find(trainer.model)
-        if self._layers is None or len(self._layers) != self._count:
+        layers = recompute_layers.find(trainer.model)
+        if layers is None or len(layers) != self._count:
             raise RuntimeError("the model has no layers that can be told one by one")
+        self._layers = layers
         self._ranks = Ranks()
         self._training = recompute._training(trainer.args)
         self.result["parameters"] = sum(

@@ -15,7 +15,7 @@ namespace {
 using base::OrderedJson;
 
 constexpr std::int64_t kHeadDim = 32;
-constexpr std::int64_t kPositions = 4096;
+constexpr std::int64_t kPositions = 512;
 constexpr std::int64_t kLargest = 65536;
 // Elements: small enough to matter at these sizes.
 constexpr std::int64_t kBucket = 200'000;

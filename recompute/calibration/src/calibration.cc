@@ -146,12 +146,18 @@ RobustFit fit_resident(const std::vector<MeasuredPoint>& points) {
     all.row(row) = resident_features(facts_of(point)).transpose();
     values[row] = point.resident_peak_bytes;
   }
-  // A term that never varies cannot be told from the constant: it stays 0.
+  // A term that these points cannot tell from the ones before it stays 0.
   std::vector<Eigen::Index> varying{0};
   for (Eigen::Index column = 1; column < columns; ++column) {
-    if (all.col(column).maxCoeff() > all.col(column).minCoeff()) {
-      varying.push_back(column);
+    std::vector<Eigen::Index> more = varying;
+    more.push_back(column);
+    Eigen::MatrixXd part = all(Eigen::all, more);
+    if (part.colPivHouseholderQr().rank() == static_cast<Eigen::Index>(more.size())) {
+      varying = std::move(more);
     }
+  }
+  if (known.size() <= varying.size()) {
+    return {};
   }
   RobustFit part = fit_huber(all(Eigen::all, varying), values);
   RobustFit fit = part;

@@ -119,6 +119,19 @@ TEST(Calibration, TheUpperBoundCoversNewConfigurations) {
   EXPECT_GT(above, 0);  // a bound that is never reached would waste memory
 }
 
+// All ranks 2 and all ZeRO-3: neither can be told from the constant, and the fit says so by 0.
+TEST(Calibration, TermsThatPointsCannotTellApartAreLeftOut) {
+  std::vector<MeasuredPoint> points = points_of("llama", "ZeRO-3", 8, 1.0, 0.001, 4);
+  for (MeasuredPoint& point : points) {
+    point.experts = point.ranks > 1;  // always together
+  }
+  Calibration calibration = Calibration::fit(points, "host", "");
+  ResidentFacts facts{
+      .deepspeed = true, .several_ranks = true, .experts = true, .tensor_bytes = 64 * kMiB};
+  double truth = (300 + 50 + 30 + 1.1 * 64) * kMiB;
+  EXPECT_NEAR(calibration.resident(facts).expected, truth, 0.01 * truth);
+}
+
 TEST(Calibration, ThePlanningLimitIsTheBoundTurnedRound) {
   Calibration calibration = Calibration::fit(mixed_points(), "host", "");
   const RiseTerm& term = calibration.rise_term({"llama", "ZeRO-3"});
