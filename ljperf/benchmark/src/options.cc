@@ -119,6 +119,7 @@ void check(const BenchmarkOptions& options) {
       throw base::user_error("--warmup {}: write auto or a number of steps", options.warmup);
     }
   }
+  check(options.launch);
   check_parts(options);
   for (const std::string& setting : options.set) {
     auto [key, value] = split_setting(setting);

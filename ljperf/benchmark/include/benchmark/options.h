@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/launch_options.h"
+
 namespace ljtrain::ljperf {
 
 inline constexpr int kDefaultSteps = 30;
@@ -40,6 +42,7 @@ struct BenchmarkOptions {
   bool dry_run = false;
   bool env_dump = false;
   bool verbose = false;
+  LaunchOptions launch;                   // where the ranks are started
   std::vector<std::string> command_line;  // as typed, for the record
 };
 
