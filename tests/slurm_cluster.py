@@ -120,7 +120,7 @@ class SlurmCluster:
             f"--key-file={key}", f"--pid-file={self.folder}/munged.pid",
             f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed",
         )  # fmt: skip
-        self._wait_for(lambda: (self.folder / "munge.socket").exists(), "munged")
+        self._wait_for((self.folder / "munge.socket").exists, "munged")
         self._start(slurmctld, "-D", "-f", str(self.configuration))
         for name in self.names:
             self._start(slurmd, "-D", "-N", name, "-f", str(self.configuration))

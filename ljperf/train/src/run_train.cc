@@ -207,7 +207,11 @@ std::vector<std::string> redacted(std::vector<std::string> argv) {
 void print_dry_run(const TrainOptions& options, const TrainPlan& plan) {
   std::vector<std::pair<std::string, std::vector<std::string>>> commands;
   if (runs_by_engine(plan.launch, base::current_environment())) {
-    commands = engine_commands(plan.launch, plan.command, "RUN", plan.on_gpus);
+    RankCommand command = plan.command;
+    for (auto& [name, value] : command.environment) {
+      value = redact(name, value);
+    }
+    commands = engine_commands(plan.launch, command, "RUN", plan.on_gpus);
   } else {
     for (std::size_t rank = 0; rank < plan.placement.size(); ++rank) {
       commands.emplace_back(
