@@ -12,6 +12,10 @@ help: ## Show this list
 benchmark: build ## Train the default model with the stock stack and measure it
 	$(VENV)/bin/ljperf benchmark --model deepspeed/llama3-8b
 
+.PHONY: ablation
+ablation: build ## Measure what each part brings over the stock stack, in a quarter of an hour and a warm-up
+	$(VENV)/bin/cnp ablate --model deepspeed/llama3-8b --budget 15m
+
 .PHONY: test
 test: build ## Run every test but the slow ones
 	ctest --test-dir build/release --output-on-failure -LE slow
@@ -31,6 +35,10 @@ set-up: ## Install what this machine lacks
 .PHONY: build
 build: set-up ## Build, and install ljperf and ljtrain into .venv
 	@tools/build.sh $(VENV)
+
+.PHONY: image-rootfs
+image-rootfs: ## Make the image as an OCI archive, without a container engine (root; VARIANT=cuda)
+	@tools/image_rootfs.sh --variant $(or $(VARIANT),cpu)
 
 .PHONY: asan tsan
 asan tsan: set-up ## Run the C++ tests under sanitizers

@@ -89,7 +89,7 @@ def test_check_holds_this_machine_against_a_release(ljperf: Ljperf) -> None:
 def test_notes_hold_manifest_and_ablation(ljperf: Ljperf, tmp_path: Path) -> None:
     ablation = tmp_path / "ablation.json"
     row = {"configuration": "accl", "record_ids": ["a"], "tokens_per_s": 1234.5}
-    row |= {"speedup_vs_base": 1.2, "ci95": [1.15, 1.25], "contribution": 0.2}
+    row |= {"speedup_vs_base": 1.2, "ci95": [1.15, 1.25], "contribution": 1.2}
     ablation.write_text(json.dumps({"schema_version": 1, "rows": [row]}))
     output = tmp_path / "notes.md"
     arguments = ("--ablation", ablation, "--since", "26.05", "--output", output)

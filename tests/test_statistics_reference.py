@@ -113,6 +113,96 @@ def on_off_blocks() -> dict[str, Any]:
     }
 
 
+# r of kSessionShare in cnp/run_ratio.h.
+SESSION_ODDS = 0.6 / 0.4
+
+
+def row_of(result: Any, level: float) -> dict[str, Any]:
+    interval = result.confidence_interval(level)
+    return {
+        "level": level,
+        "p_value": float(result.pvalue),
+        "degrees": float(result.df),
+        "interval": [float(np.exp(interval.low)), float(np.exp(interval.high))],
+    }
+
+
+def from_statistics(means: list[float], variances: list[float], degrees: list[float]) -> Any:
+    """Welch's test from the variances of two means."""
+    from scipy import stats
+
+    sizes = [d + 1 for d in degrees]
+    deviations = [float(np.sqrt(v * n)) for v, n in zip(variances, sizes, strict=True)]
+    return stats.ttest_ind_from_stats(
+        means[0], deviations[0], sizes[0], means[1], deviations[1], sizes[1], equal_var=False
+    )
+
+
+def correlated_mean(logs: np.ndarray) -> tuple[float, float]:
+    """Variance of the mean of an AR(1) series, and its degrees of freedom."""
+    n = len(logs)
+    away = logs - logs.mean()
+    measured = np.sum(away[1:] * away[:-1]) / np.sum(away**2)
+    phi = min(max(measured + (1 + 4 * measured) / n, 0), 0.97)
+    inflation = 1 + 2 * sum((1 - k / n) * phi**k for k in range(1, n))
+    kept = max(1 - (inflation - 1) / (n - 1), 0.1)
+    variance = np.var(logs, ddof=1) / kept * inflation / n
+    return float(variance), float(max(1, n / inflation - 1))
+
+
+def run_ratios() -> list[dict[str, Any]]:
+    """What ratio_of_runs(), independent_ratio() and steps_ratio() give: one row a way to choose."""
+    from scipy import stats
+
+    random = np.random.default_rng(23)
+
+    def medians(count: int, level: float = 1.5) -> list[float]:
+        return (level * np.exp(0.01 * random.normal(size=count))).tolist()
+
+    rows = []
+    for size in (3, 8):  # pairs
+        a, b = medians(size, 1.53), medians(size)
+        row = row_of(stats.ttest_rel(np.log(a), np.log(b)), 0.95)
+        rows.append({"method": "pairs", "a": a, "b": b, **row})
+    for sizes in ((4, 6), (9, 4)):  # sessions of one run each
+        a, b = medians(sizes[0], 1.53), medians(sizes[1])
+        row = row_of(stats.ttest_ind(np.log(a), np.log(b), equal_var=False), 0.98)
+        rows.append({"method": "sessions", "a": a, "b": b, **row})
+        rows.append({"method": "independent", "a": a, "b": b, **row})
+    for sizes in ((2, 2), (5, 5), (3, 10)):  # one session a side
+        a, b = medians(sizes[0], 1.53), medians(sizes[1])
+        means, variances = [], []
+        for side in (np.log(a), np.log(b)):
+            means.append(float(side.mean()))
+            variances.append(float(np.var(side, ddof=1) * (SESSION_ODDS + 1 / len(side))))
+        result = from_statistics(means, variances, [len(a) - 1, len(b) - 1])
+        share = variances[0] / sum(variances)
+        degrees = 1 / (share**2 / (len(a) - 1) + (1 - share) ** 2 / (len(b) - 1))
+        half = stats.t.ppf(0.975, degrees) * np.sqrt(sum(variances))
+        ratio = means[0] - means[1]
+        rows.append({
+            "method": "one session", "a": a, "b": b, "level": 0.95, "degrees": float(degrees),
+            "p_value": float(result.pvalue),
+            "interval": [float(np.exp(ratio - half)), float(np.exp(ratio + half))],
+        })  # fmt: skip
+    for phi in (0.0, 0.6):  # steps of one run a side
+        sides = []
+        for level in (1.53, 1.5):
+            noise = random.normal(size=40)
+            for i in range(1, 40):
+                noise[i] = phi * noise[i - 1] + np.sqrt(1 - phi**2) * noise[i]
+            sides.append((level * np.exp(0.02 * noise)).tolist())
+        logs = [np.log(side) for side in sides]
+        spreads = [correlated_mean(side) for side in logs]
+        result = from_statistics(
+            [float(side.mean()) for side in logs], [s[0] for s in spreads], [s[1] for s in spreads]
+        )
+        rows.append({
+            "method": "steps", "a": sides[0], "b": sides[1], "p_value": float(result.pvalue),
+        })  # fmt: skip
+    return rows
+
+
 def with_scipy() -> dict[str, Any]:
     from scipy import stats
 
@@ -138,6 +228,7 @@ def with_scipy() -> dict[str, Any]:
         "interval95_of_runs": intervals,
         "ratios": ratios,
         "on_off": on_off_blocks(),
+        "run_ratios": run_ratios(),
     }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-format, clang-tidy, ruff and mypy over everything git tracks; the tools come from PyPI at pinned versions, so that every
+# clang-format, clang-tidy, ruff, mypy and hadolint over everything git tracks; the tools come from PyPI at pinned versions, so that every
 # machine judges alike. `tools/lint.sh VENV --fix` formats instead of complaining.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +23,7 @@ fi
 "$bin/ruff" format --check "${python[@]}"
 "$bin/ruff" check "${python[@]}"
 "$bin/mypy"
+"$bin/hadolint" image/Containerfile
 # The compile commands are those of `make build`, so the bindings to PyTorch are read as they are compiled.
 mapfile -t tidy < <(git ls-files 'accl/*.cc' 'base/*.cc' 'cnp/*.cc' 'ljperf/*.cc' 'recompute/*.cc' 'python/*.cc' | grep -vE '/fuzz/|/comm/drivers/|^python/tests/')
 printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 "$bin/clang-tidy" -p build/release --quiet

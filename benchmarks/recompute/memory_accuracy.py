@@ -52,6 +52,8 @@ def compare(run: Any, predicted: dict[str, Any], measured: Any) -> dict[str, Any
         "micro_batch": run.micro_batch,
         "accumulation": run.accumulation,
         "recomputed": run.recomputed,
+        "lora_rank": run.lora_rank,
+        "compiled": run.compiled,
         "zero_options": run.zero_options,
         "static_bytes": static,
         "predicted_static_bytes": predicted["static_bytes"],
@@ -98,10 +100,14 @@ def _table(rows: list[dict[str, Any]], summary: dict[str, Any], about: dict[str,
     ]
     for row in rows:
         steps = f" x {row['accumulation']}" if row["accumulation"] > 1 else ""
+        variant = (f", LoRA {row['lora_rank']}" if row["lora_rank"] else "") + (
+            ", compiled" if row["compiled"] else ""
+        )
         window = f", window {row['window']}" if row["window"] else ""
         lines.append(
-            f"| {row['family']}{window} | {row['engine']} | {row['ranks']} | {row['hidden']} x "
-            f"{row['layers']} | {row['vocab']} | {row['micro_batch']} x {row['seq']}{steps} | "
+            f"| {row['family']}{window}{variant} | {row['engine']} | {row['ranks']} | "
+            f"{row['hidden']} x {row['layers']} | {row['vocab']} | "
+            f"{row['micro_batch']} x {row['seq']}{steps} | "
             f"{row['recomputed']} | {row['static_bytes'] / 2**20:.1f} | "
             f"{row['rise_bytes'] / 2**20:.1f} | {row['predicted_rise_bytes'] / 2**20:.1f} | "
             f"{100 * row['error']:+.2f} % | {row['peak_at']} | {row['activation_share']:.0%} |"
@@ -126,6 +132,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--backend", choices=("accl", "gloo"), default="accl")
     parser.add_argument(
+        "--variants",
+        action="store_true",
+        help="adapters (peft, requirements/benchmarks.txt) and compiled layers over the same draw",
+    )
+    parser.add_argument(
         "--measured", type=Path, help="an earlier result: its measured bytes, predicted anew"
     )
     options = parser.parse_args()
@@ -141,7 +152,8 @@ def main() -> int:
         seed, count = earlier["seed"], len(earlier["rows"])
     else:
         memory_ranks.import_stack()
-    runs = memory_grid.draw_runs(count, seed)
+    draw = memory_grid.draw_variants if options.variants else memory_grid.draw_runs
+    runs = draw(count, seed)
     questions = [memory_grid.question(run, options.backend) for run in runs]
     predictions = predict(options.tool, questions)
     rows: list[dict[str, Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -32,6 +33,8 @@ PREFETCH_BUCKET = (0, 50_000, 200_000)
 PERSISTENCE = (0, 1_000, 100_000)
 LIVE_PARAMETERS = (300_000, 1_000_000_000)
 REUSE_DISTANCE = (100_000, 1_000_000_000)
+# The axes of --variants: (rank of LoRA adapters, compiled by the layer).
+VARIANTS = ((0, True), (4, False), (8, True), (16, False))
 
 
 def _model(draw: random.Random, family: str) -> dict[str, Any]:
@@ -117,6 +120,15 @@ def draw_runs(count: int, seed: int = SEED) -> list[Run]:
     return [_run(draw, number) for number in range(count)]
 
 
+def draw_variants(count: int, seed: int = SEED) -> list[Run]:
+    """The same draw with adapters, with compiled layers, or with both."""
+    runs = []
+    for number, run in enumerate(draw_runs(count, seed)):
+        lora_rank, compiled = VARIANTS[number % len(VARIANTS)]
+        runs.append(dataclasses.replace(run, lora_rank=lora_rank, compiled=compiled))
+    return runs
+
+
 # ---- the same configurations for the memory model ----
 
 ENGINE_NAMES = {"ddp": "DDP", "fsdp": "FSDP2"}
@@ -152,6 +164,7 @@ def question(run: Run, backend: str) -> dict[str, Any]:
         "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
         "vocab": config.vocab_size,
         "window": window,
+        "lora_rank": run.lora_rank,
         "positions": config.max_position_embeddings if learned else 0,
     }
     return {
@@ -160,6 +173,7 @@ def question(run: Run, backend: str) -> dict[str, Any]:
             "sizes": sizes,
             "layers": [kind] * config.num_hidden_layers,
             "tied_embeddings": bool(config.tie_word_embeddings),
+            "lora": run.lora_rank > 0,
         },
         "setup": {
             "engine": ENGINE_NAMES.get(run.engine, f"ZeRO-{run.zero}"),
@@ -168,6 +182,7 @@ def question(run: Run, backend: str) -> dict[str, Any]:
             "seq": run.seq,
             "gradient_accumulation": run.accumulation,
             "backend": backend,
+            "compiled": run.compiled,
             "knobs": {KNOBS[key]: value for key, value in run.zero_options.items()},
         },
         "recomputed": run.recomputed,

@@ -75,6 +75,7 @@ def _worker_config(run: Run, folder: str) -> Any:
         steps=STEPS,
         seed=7,
         data={"kind": "mock"},
+        compile=run.compiled,
         training_arguments={
             "output_dir": folder,
             "bf16": True,
@@ -96,6 +97,18 @@ def recompute_first(model: Any, recomputed: int) -> None:
     call."""
     for number, layer in enumerate(decoder_layers(model)):
         layer.gradient_checkpointing = number < recomputed
+
+
+def _with_adapters(model: Any, rank: int) -> Any:
+    """LoRA on every linear module of the layers, as `ljperf plan --lora` means it."""
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    )
+    # Recomputed layers need an input that asks for gradients; the embedding is frozen.
+    adapted.enable_input_require_grads()
+    return adapted
 
 
 class Recorder:
@@ -173,6 +186,8 @@ def _train(run: Run, folder: str, timeline: bool) -> Measured:
     vocabulary = worker_model.vocabulary_size(model_config)
     dataset = worker_data.build_dataset(config, vocabulary, arguments.world_size)
     model = worker_model.build_model(config, model_config)
+    if run.lora_rank:
+        model = _with_adapters(model, run.lora_rank)
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     recorder = Recorder(loaded)
 
@@ -247,8 +262,9 @@ def _import_too(folder: str) -> None:
 def versions() -> str:
     from importlib import metadata
 
-    names = ("torch", "transformers", "deepspeed", "accelerate")
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    names = ("torch", "transformers", "deepspeed", "accelerate", "peft")
+    found = {each.name for each in metadata.distributions()}
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names if name in found)
 
 
 def measure(run: Run, timeline: bool = False) -> Measured:

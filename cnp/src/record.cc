@@ -1,5 +1,6 @@
 #include "cnp/record.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <concepts>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "cnp/record_schema.h"
 #include "record_fields.h"
 
@@ -149,6 +151,33 @@ std::string make_printable(OrderedJson& json, const std::string& path) {
   return first;
 }
 
+Json::json_pointer pointer_to(const std::string& dotted_key) {
+  Json::json_pointer pointer;
+  for (std::size_t begin = 0; begin <= dotted_key.size();) {
+    std::size_t end = std::min(dotted_key.find('.', begin), dotted_key.size());
+    pointer /= dotted_key.substr(begin, end - begin);
+    begin = end + 1;
+  }
+  return pointer;
+}
+
+// Puts 0, "" or false where a null stands that the member cannot hold; returns those keys.
+std::set<std::string> fill_unknown(Json& body) {
+  static const Json kShape = [] {
+    Record blank;
+    return Json(write(blank));
+  }();
+  std::set<std::string> unknown;
+  for (const std::string& key : unknowable_keys()) {
+    Json::json_pointer pointer = pointer_to(key);
+    if (!body.contains(pointer) || !body.at(pointer).is_null()) continue;
+    unknown.insert(key);
+    const Json& shape = kShape.at(pointer);
+    body.at(pointer) = shape.is_string() ? Json("") : shape.is_boolean() ? Json(false) : Json(0);
+  }
+  return unknown;
+}
+
 // A schema_version of the future is told apart before anything else is looked at.
 void check_version(const base::JsonDocument& document) {
   static const Json::json_pointer kVersion("/schema_version");
@@ -164,12 +193,48 @@ void check_version(const base::JsonDocument& document) {
 
 }  // namespace
 
+const std::vector<std::string>& unknowable_keys() {
+  static const std::vector<std::string> kKeys = {"model",
+                                                 "engine",
+                                                 "proxy.is_proxy",
+                                                 "proxy.scale",
+                                                 "proxy.layers",
+                                                 "proxy.of_layers",
+                                                 "proxy.hidden_size",
+                                                 "device",
+                                                 "precision",
+                                                 "ranks",
+                                                 "threads_per_rank",
+                                                 "sequence_length",
+                                                 "micro_batch",
+                                                 "gradient_accumulation",
+                                                 "global_tokens_per_step",
+                                                 "stock_compile",
+                                                 "flops_convention",
+                                                 "components.accl",
+                                                 "components.compile",
+                                                 "components.recompute",
+                                                 "recompute.layers",
+                                                 "recompute.of",
+                                                 "data.kind",
+                                                 "environment.hardware.cpu_model",
+                                                 "environment.hardware.cores",
+                                                 "environment.hardware.memory_bytes",
+                                                 "environment.hardware.numa_nodes",
+                                                 "environment.os",
+                                                 "environment.kernel"};
+  return kKeys;
+}
+
 OrderedJson to_json(const Record& record) {
   OrderedJson json = OrderedJson::object();
   json["schema_version"] = kRecordSchemaVersion;
   json.update(write(record));
+  for (const std::string& key : record.unknown) {
+    json.at(OrderedJson::json_pointer(pointer_to(key).to_string())) = nullptr;
+  }
   std::string not_finite = make_printable(json, "");
-  if (!not_finite.empty() && record.status == Status::kCompleted) {
+  if (!not_finite.empty() && record.status == Status::kCompleted && !record.source) {
     json["status"] = write(Status::kFailed);
     json["failure"] =
         write(Failure{.sentence = fmt::format("{} is not a finite number", not_finite),
@@ -179,18 +244,43 @@ OrderedJson to_json(const Record& record) {
   return json;
 }
 
-Record from_json(const base::JsonDocument& document) {
+std::string kind_of(const Json& document) {
+  if (!document.is_object()) return "benchmark";
+  auto kind = document.find("kind");
+  return kind != document.end() && kind->is_string() ? kind->get<std::string>() : "benchmark";
+}
+
+void check_record(const base::JsonDocument& document) {
   check_version(document);
-  std::vector<Violation> wrong = validate(document.root());
+  std::string kind = kind_of(document.root());
+  if (kind != "benchmark" && kind != "collectives") {
+    throw base::user_error(
+        "{}: a record of the kind `{}`, which this version of ljtrain does not know: "
+        "upgrade it",
+        document.where(Json::json_pointer("/kind")), base::printable(kind));
+  }
+  std::vector<Violation> wrong = kind == "benchmark"
+                                     ? validate(document.root())
+                                     : violations(document.root(), collectives_schema());
   if (!wrong.empty()) {
     const Violation& first = wrong.front();
     std::string place = first.where.empty() ? document.name() : document.where(first.where);
     throw base::user_error("{}: {}; this is no record of ljperf benchmark", place, first.message);
   }
+}
+
+Record from_json(const base::JsonDocument& document) {
+  check_record(document);
+  if (std::string kind = kind_of(document.root()); kind != "benchmark") {
+    throw base::user_error("{}: a record of {}, and here one of a benchmark is needed",
+                           document.name(), kind);
+  }
   Json body = document.root();
   body.erase("schema_version");
+  std::set<std::string> unknown = fill_unknown(body);
   Record record;
   read(body, record);
+  record.unknown = std::move(unknown);
   return record;
 }
 

@@ -20,6 +20,16 @@ void fields(T& value, Visit&& visit) {
   visit("last_lines", value.last_lines);
 }
 
+template <Of<Source> T, typename Visit>
+void fields(T& value, Visit&& visit) {
+  visit("format", value.format);
+  visit("file", value.file);
+  visit("bytes", value.bytes);
+  visit("digest", value.digest);
+  visit("imported", value.imported);
+  visit("notes", value.notes);
+}
+
 template <Of<Proxy> T, typename Visit>
 void fields(T& value, Visit&& visit) {
   visit("is_proxy", value.is_proxy);
@@ -136,6 +146,14 @@ void fields(T& value, Visit&& visit) {
   visit("digests", value.digests);
 }
 
+template <Of<Allocator> T, typename Visit>
+void fields(T& value, Visit&& visit) {
+  visit("name", value.name);
+  visit("library", value.library);
+  visit("huge_pages", value.huge_pages);
+  visit("kernel_huge_pages", value.kernel_huge_pages);
+}
+
 template <Of<Configuration> T, typename Visit>
 void fields(T& value, Visit&& visit) {
   visit("training_arguments", value.training_arguments);
@@ -143,6 +161,7 @@ void fields(T& value, Visit&& visit) {
   visit("model_config", value.model_config);
   visit("environment", value.environment);
   visit("binding", value.binding);
+  visit("allocator", value.allocator);
 }
 
 template <Of<Gpu> T, typename Visit>
@@ -188,6 +207,7 @@ void fields(T& value, Visit&& visit) {
   visit("created", value.created);
   visit("status", value.status);
   visit("failure", value.failure);
+  visit("source", value.source);
   visit("command", value.command);
   visit("model", value.model);
   visit("engine", value.engine);
@@ -219,6 +239,7 @@ void fields(T& value, Visit&& visit) {
   visit("hfu", value.hfu);
   visit("peak_memory_bytes", value.peak_memory_bytes);
   visit("resident_peak_bytes", value.resident_peak_bytes);
+  visit("huge_page_bytes", value.huge_page_bytes);
   visit("breakdown_s", value.breakdown_s);
   visit("breakdown_note", value.breakdown_note);
   visit("loss", value.loss);

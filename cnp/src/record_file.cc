@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "cnp/record_schema.h"
 
 namespace ljtrain::cnp {
@@ -81,6 +82,12 @@ std::string new_record_id(std::string_view model, std::chrono::system_clock::tim
                      random_bits());
 }
 
+void require_record_id(const std::string& id) {
+  if (is_file_name(id)) return;
+  throw base::user_error("record_id `{}` cannot name a file: use letters, digits, '.', '_' and '-'",
+                         base::printable(id));
+}
+
 fs::path records_folder() {
   if (std::string chosen = environment("LJTRAIN_RECORDS"); !chosen.empty()) return chosen;
   fs::path data = environment("XDG_DATA_HOME");
@@ -96,11 +103,7 @@ fs::path records_folder() {
 }
 
 fs::path write_record(const fs::path& folder, const Record& record) {
-  if (!is_file_name(record.record_id)) {
-    throw base::user_error(
-        "record_id `{}` cannot name a file: use letters, digits, '.', '_' and '-'",
-        record.record_id);
-  }
+  require_record_id(record.record_id);
   base::OrderedJson json = to_json(record);
   if (std::vector<Violation> wrong = validate(base::Json(json)); !wrong.empty()) {
     throw base::run_error("record {} breaks its schema: {} {}", record.record_id,
@@ -118,6 +121,12 @@ fs::path write_record(const fs::path& folder, const Record& record) {
   }
   base::write_file_atomically(file, json.dump(2) + "\n");
   return file;
+}
+
+base::JsonDocument read_record_document(const fs::path& file) {
+  base::JsonDocument document = base::JsonDocument::read(file, kLargestRecord);
+  check_record(document);
+  return document;
 }
 
 Record read_record(const fs::path& file) {

@@ -92,6 +92,8 @@ class Validator {
           found.push_back({at, fmt::format("has no `{}`", name.get<std::string>())});
         }
       }
+    } else if (keyword == "allOf") {
+      for (const Json& branch : rule) add(check(value, branch, at), found);
     } else if (keyword == "anyOf") {
       check_any(rule, value, at, found);
     } else {
@@ -188,6 +190,11 @@ class Validator {
 
 const Json& record_schema() {
   static const Json schema = Json::parse(record_schema_text());
+  return schema;
+}
+
+const Json& collectives_schema() {
+  static const Json schema = Json::parse(collectives_schema_text());
   return schema;
 }
 

@@ -2,7 +2,8 @@
 
 namespace ljtrain::cnp {
 
-// The text of cnp/schema/record.schema.json.
+// The texts of cnp/schema/record.schema.json and collectives.schema.json.
 const char* record_schema_text();
+const char* collectives_schema_text();
 
 }  // namespace ljtrain::cnp

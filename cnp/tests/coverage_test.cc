@@ -5,10 +5,13 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cnp/run_ratio.h"
 #include "cnp/statistics.h"
 #include "synthetic_steps.h"
 
@@ -47,13 +50,18 @@ class Simulation {
 
 // The fraction of trials in which interval() holds `truth`.
 template <typename MakeInterval>
-double coverage(double truth, MakeInterval interval) {
+double coverage(double truth, MakeInterval interval, int trials = kTrials) {
   int held = 0;
-  for (int trial = 0; trial < kTrials; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     Interval found = interval();
     held += found.low <= truth && truth <= found.high ? 1 : 0;
   }
-  return static_cast<double>(held) / kTrials;
+  return static_cast<double>(held) / trials;
+}
+
+// LJTRAIN_FULL_STATISTICS=1 takes as many trials as docs/statistics.md tells of.
+int trials_or(int quick) {
+  return std::getenv("LJTRAIN_FULL_STATISTICS") != nullptr ? kTrials : quick;
 }
 
 void report(const char* what, double phi, double covered) {
@@ -154,6 +162,71 @@ TEST_P(Coverage, OnOffBlocks) {
   });
   report("on_off_ratio", GetParam(), covered);
   EXPECT_GT(covered, 0.93);
+}
+
+// What ratio_of_runs() does with sides that ran one after the other in one session each, when the
+// session is shared as kSessionShare says, and when it is not shared at all (then it is wider than
+// need be, never narrower).
+TEST_P(Coverage, RatioOfSessions) {
+  Simulation simulation(GetParam());
+  for (double shared : {0.0, kSessionShare}) {
+    for (std::size_t count : {2U, 5U, 10U}) {
+      // Spread of medians within a session: of the run's level and of its steps (about kStepNoise /
+      // 3 of a median); the session's own is in proportion.
+      double session = std::sqrt(shared / (1 - shared)) * std::hypot(kRunNoise, kStepNoise / 3);
+      double covered = coverage(
+          1.2,
+          [&] {
+            Measurement a{.start_s = 0, .run_medians_s = {}, .steps_s = {}};
+            Measurement b{.start_s = 86'400, .run_medians_s = {}, .steps_s = {}};
+            a.run_medians_s =
+                simulation.runs(count, 1.2 * kLevel * std::exp(session * simulation.normal()));
+            b.run_medians_s =
+                simulation.runs(count, kLevel * std::exp(session * simulation.normal()));
+            return *ratio_of_runs(std::span(&a, 1), std::span(&b, 1)).interval;
+          },
+          trials_or(1500));
+      report(("sessions of " + std::to_string(count) + " runs, shared " +
+              std::to_string(static_cast<int>(100 * shared)) + " %")
+                 .c_str(),
+             GetParam(), covered);
+      EXPECT_GT(covered, 0.92);
+    }
+  }
+}
+
+// The test of the steps of two single runs calls equal runs different in 5 % of trials: with noise
+// of any correlation, with heavy tails, and less often with a drift.
+TEST_P(Coverage, StepsOfTwoRuns) {
+  struct Kind {
+    const char* name;
+    bool heavy_tails;
+    double drift;  // over the run
+  };
+  for (const Kind& kind :
+       {Kind{"steps of two runs", false, 0}, Kind{"the same, heavy tails", true, 0},
+        Kind{"the same, 4 % of drift", false, 0.04}}) {
+    Simulation simulation(GetParam(), 0);
+    int accepted = 0;
+    const int pairs = trials_or(1500);
+    auto run = [&] {
+      std::vector<double> steps = simulation.run();
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        steps[i] *= 1 + kind.drift * static_cast<double>(i) / static_cast<double>(steps.size());
+        // One step in 20 is held up by up to a third of its time.
+        if (kind.heavy_tails && std::abs(simulation.normal()) > 1.96) {
+          steps[i] *= 1 + 0.1 * std::abs(simulation.normal());
+        }
+      }
+      return steps;
+    };
+    for (int pair = 0; pair < pairs; ++pair) {
+      accepted += *steps_ratio(run(), run()).p_value >= 0.05 ? 1 : 0;
+    }
+    double rate = static_cast<double>(accepted) / pairs;
+    report(kind.name, GetParam(), rate);
+    EXPECT_GT(rate, 0.91);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Correlation, Coverage, testing::Values(0.0, 0.6));

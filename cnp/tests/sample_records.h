@@ -47,6 +47,7 @@ inline void add_measurements(Record& record) {
                               .startup_max = 7,
                               .startup_per_rank = {7, 6}};
   record.resident_peak_bytes = {.max = 3'000'000'000, .per_rank = {3'000'000'000, 2'900'000'000}};
+  record.huge_page_bytes = {.max = 1'000'000'000, .per_rank = {1'000'000'000, 900'000'000}};
   record.breakdown_s = run.steps[0].breakdown_s_per_rank[0];
   record.breakdown_note = "mean over ranks";
   record.loss = {9.7, 9.6, 9.2};
@@ -91,6 +92,10 @@ inline Record full_record() {
   record.configuration.model_config = {{"hidden_size", 512}};
   record.configuration.environment = {{"OMP_NUM_THREADS", "1"}};
   record.configuration.binding = {"0", "1"};
+  record.configuration.allocator = Allocator{.name = "jemalloc",
+                                             .library = "/usr/lib/libjemalloc.so.2",
+                                             .huge_pages = true,
+                                             .kernel_huge_pages = "madvise"};
   record.environment.hardware = {.cpu_model = "A CPU",
                                  .cores = 2,
                                  .memory_bytes = 25'769'803'776,

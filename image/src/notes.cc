@@ -16,20 +16,29 @@ namespace {
 using base::Json;
 using Pointer = Json::json_pointer;
 
+// A number, or null where a row failed; the key must be there if it is needed.
 std::optional<double> number(const base::JsonDocument& document, const Pointer& pointer,
                              bool needed) {
   const Json& root = document.root();
-  if (!root.contains(pointer) || root[pointer].is_null()) {
+  if (!root.contains(pointer)) {
     if (needed) {
       throw base::user_error("{}: is missing; `cnp ablate --json` writes it",
                              document.where(pointer));
     }
     return std::nullopt;
   }
+  if (root[pointer].is_null()) {
+    return std::nullopt;
+  }
   if (!root[pointer].is_number() || !std::isfinite(root[pointer].get<double>())) {
     throw base::user_error("{}: must be a number", document.where(pointer));
   }
   return root[pointer].get<double>();
+}
+
+std::string text_at(const Json& root, const char* key) {
+  auto found = root.find(key);
+  return found != root.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 // Text inside a cell of a Markdown table.
@@ -44,27 +53,43 @@ std::string cell(const std::string& text) {
   return safe;
 }
 
+std::string ablation_line(const AblationRow& row) {
+  std::string interval = row.low.has_value() && row.high.has_value()
+                             ? fmt::format("{:.3f} to {:.3f}", *row.low, *row.high)
+                             : "-";
+  std::string contribution =
+      row.contribution.has_value() ? fmt::format("{:+.1f} %", (*row.contribution - 1) * 100) : "-";
+  return fmt::format(
+      "| {}{} | {} | {} | {} | {} |\n", cell(row.configuration),
+      row.other_loss ? " (other loss)" : "",
+      row.tokens_per_s.has_value() ? fmt::format("{:.1f}", *row.tokens_per_s) : "failed",
+      row.speedup.has_value() ? fmt::format("{:.3f}", *row.speedup) : "-", interval, contribution);
+}
+
 std::string ablation_table(const NotesInput& input) {
-  if (input.ablation.empty()) {
+  if (!input.ablation.has_value()) {
     return "Not measured for this release.\n";
   }
-  std::string text =
+  const Ablation& ablation = *input.ablation;
+  std::string text;
+  if (!ablation.model.empty()) {
+    text += fmt::format("Model `{}`{}.\n\n", ablation.model,
+                        ablation.proxy.empty() ? "" : ", as PROXY " + cell(ablation.proxy));
+  }
+  text +=
       "| configuration | tokens/s | speed-up over base | 95 % interval | contribution |\n"
       "|---|---|---|---|---|\n";
   bool other_loss = false;
-  for (const AblationRow& row : input.ablation) {
-    std::string interval = row.low.has_value() && row.high.has_value()
-                               ? fmt::format("{:.3f} to {:.3f}", *row.low, *row.high)
-                               : "-";
-    std::string contribution =
-        row.contribution.has_value() ? fmt::format("{:+.1f} %", *row.contribution * 100) : "-";
-    text += fmt::format("| {}{} | {:.1f} | {:.3f} | {} | {} |\n", cell(row.configuration),
-                        row.parity ? "" : " (other loss)", row.tokens_per_s, row.speedup, interval,
-                        contribution);
-    other_loss = other_loss || !row.parity;
+  for (const AblationRow& row : ablation.rows) {
+    text += ablation_line(row);
+    other_loss = other_loss || row.other_loss;
   }
-  text += fmt::format("\nFrom `{}`.\n",
-                      cell(std::filesystem::path(input.ablation_source).filename().string()));
+  text += fmt::format("\nFrom `{}`{}.\n",
+                      cell(std::filesystem::path(input.ablation_source).filename().string()),
+                      ablation.interrupted ? ", which was interrupted" : "");
+  if (!ablation.proxy.empty()) {
+    text += "\nNot the full model: shares of time on a proxy are not those of the model.\n";
+  }
   if (other_loss) {
     text += "\nSpeed with another loss is no speed: rows marked so do not count.\n";
   }
@@ -98,14 +123,17 @@ std::string driver_section(const Release& release) {
 
 }  // namespace
 
-std::vector<AblationRow> read_ablation(const base::JsonDocument& document) {
+Ablation read_ablation(const base::JsonDocument& document) {
   const Json& root = document.root();
   Pointer rows("/rows");
   if (!root.is_object() || !root.contains("rows") || !root["rows"].is_array()) {
     throw base::user_error("{}: holds no list `rows`: is it what `cnp ablate --json` wrote?",
                            document.name());
   }
-  std::vector<AblationRow> ablation;
+  Ablation ablation;
+  ablation.model = text_at(root, "model");
+  ablation.proxy = text_at(root, "proxy");
+  ablation.interrupted = text_at(root, "status") == "interrupted";
   for (std::size_t i = 0; i < root["rows"].size(); ++i) {
     Pointer at = rows / i;
     const Json& row = root["rows"][i];
@@ -114,15 +142,16 @@ std::vector<AblationRow> read_ablation(const base::JsonDocument& document) {
     }
     AblationRow read;
     read.configuration = row["configuration"].get<std::string>();
-    read.tokens_per_s = *number(document, at / "tokens_per_s", true);
-    read.speedup = *number(document, at / "speedup_vs_base", true);
+    read.tokens_per_s = number(document, at / "tokens_per_s", true);
+    read.speedup = number(document, at / "speedup_vs_base", true);
     if (row.contains("ci95") && row["ci95"].is_array() && row["ci95"].size() == 2) {
       read.low = number(document, at / "ci95" / 0, false);
       read.high = number(document, at / "ci95" / 1, false);
     }
     read.contribution = number(document, at / "contribution", false);
-    read.parity = !row.contains("parity") || row["parity"] != false;
-    ablation.push_back(std::move(read));
+    Pointer verdict("/loss_parity/verdict");
+    read.other_loss = row.contains(verdict) && row[verdict] == "outside";
+    ablation.rows.push_back(std::move(read));
   }
   return ablation;
 }

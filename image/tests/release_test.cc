@@ -181,17 +181,26 @@ TEST(Notes, HoldManifestAndAblation) {
   Release release = find_release("25.10");
   Release before = find_release("25.08");
   base::JsonDocument document = base::JsonDocument::parse(
-      R"({"schema_version": 1, "rows": [
+      R"({"schema_version": 1, "model": "deepspeed/llama3-8b", "proxy": "1/8 of llama3-8b", "rows": [
         {"configuration": "base", "record_ids": ["a"], "tokens_per_s": 1000,
-         "speedup_vs_base": 1, "ci95": [1, 1], "contribution": null},
+         "speedup_vs_base": 1, "ci95": null, "contribution": null, "loss_parity": null},
         {"configuration": "accl|compile", "record_ids": ["b"], "tokens_per_s": 1500,
-         "speedup_vs_base": 1.5, "ci95": [1.45, 1.55], "contribution": 0.5, "parity": false}]})",
+         "speedup_vs_base": 1.5, "ci95": [1.45, 1.55], "contribution": 1.25,
+         "loss_parity": {"verdict": "outside"}},
+        {"configuration": "plus recompute", "record_ids": ["c"], "tokens_per_s": 1600,
+         "speedup_vs_base": 1.6, "ci95": [1.5, 1.7], "contribution": 0.95,
+         "loss_parity": {"verdict": "within"}},
+        {"configuration": "limit", "record_ids": [], "tokens_per_s": null,
+         "speedup_vs_base": null, "ci95": null, "contribution": null}]})",
       "ablation.json");
   NotesInput input{&release, &before, read_ablation(document), "folder/ablation.json"};
   std::string notes = write_notes(input);
   for (const char* part :
-       {"# Release 25.10", "25.10-serverless", "| base | 1000.0 | 1.000 | 1.000 to 1.000 | - |",
-        "| accl\\|compile (other loss) | 1500.0 | 1.500 | 1.450 to 1.550 | +50.0 % |",
+       {"# Release 25.10", "25.10-serverless", "| base | 1000.0 | 1.000 | - | - |",
+        "| accl\\|compile (other loss) | 1500.0 | 1.500 | 1.450 to 1.550 | +25.0 % |",
+        "| plus recompute | 1600.0 | 1.600 | 1.500 to 1.700 | -5.0 % |",
+        "| limit | failed | - | - | - |", "Model `deepspeed/llama3-8b`, as PROXY 1/8 of llama3-8b.",
+        "Not the full model", "Speed with another loss is no speed",
         "Not for Lingjun single-tenant", "From `ablation.json`", "## Changes since 25.08",
         "eth0 for 1, 2, 4, 8 GPUs", "Do not reinstall torch, deepspeed", "On aarch64 without"}) {
     EXPECT_NE(notes.find(part), std::string::npos) << part << "\nin\n" << notes;

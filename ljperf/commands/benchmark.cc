@@ -71,18 +71,36 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
       ->allow_extra_args(false);
   command.add_option("--deepspeed-config", options.deepspeed_config, "DeepSpeed JSON file")
       ->group("Engine");
-  command.add_option("--with", options.with, "Parts to switch on: accl,compile,recompute")
+  command.add_option("--with", options.with, "Parts to switch on: stack,accl,compile,recompute")
       ->group("Engine")
       ->delimiter(',');
   command.add_option("--without", options.without, "Parts to switch off")
       ->group("Engine")
       ->delimiter(',');
   command
+      .add_option("--memory-limit", options.memory_limit,
+                  "Memory a rank's tensors may take, as 20GiB (LJTRAIN_MEMORY_LIMIT)")
+      ->group("Engine");
+  command
       .add_option("--stock-compile", options.stock_compile,
                   "PyTorch's own torch.compile: none, full, or accelerate's regional")
       ->group("Engine")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "full", "regional"}));
+  command
+      .add_option("--collectives", options.collectives,
+                  "real, or none: ranks exchange nothing, to see what communication costs at most")
+      ->group("Engine")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"real", "none"}));
+  command
+      .add_option("--allocator", options.allocator,
+                  "malloc of the ranks: glibc (default), jemalloc or tcmalloc")
+      ->group("Engine");
+  command
+      .add_flag("--huge-pages,!--no-huge-pages", options.huge_pages,
+                "Transparent huge pages for what the ranks allocate")
+      ->group("Engine");
   command.add_option("--python", options.python, "Python of the environment that trains")
       ->group("Engine");
 }
@@ -144,7 +162,10 @@ void add_benchmark(CLI::App& app, CommandContext& context) {
   add_output_options(*command, *options);
   add_launch_options(*command, options->launch);
   command->footer(kExamples);
-  command->callback([&context, options] {
+  command->callback([&context, options, command] {
+    if (command->count("--huge-pages") == 0) {
+      options->huge_pages.reset();  // CLI11 gives a flag that is not there as false
+    }
     options->command_line = context.command_line;
     context.exit_code = run_benchmark(*options);
   });

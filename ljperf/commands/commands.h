@@ -24,6 +24,8 @@ void add_doctor(CLI::App& app, CommandContext& context);
 void add_train(CLI::App& app, CommandContext& context);
 void add_rank(CLI::App& app, CommandContext& context);
 void add_image(CLI::App& app, CommandContext& context);
+void add_sweep(CLI::App& app, CommandContext& context);
+void add_calibrate(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);
 
 }  // namespace ljtrain::ljperf

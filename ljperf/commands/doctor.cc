@@ -37,6 +37,7 @@ void add_doctor(CLI::App& app, CommandContext& context) {
   command->add_option("--pid", options->process, "Process whose libnccl to look at");
   command->add_option("--only", options->only, "Checks or groups of them: gpu,network.interface")
       ->delimiter(',');
+  command->add_flag("--brief", options->brief, "Only what is wrong, and the counts");
   command->add_flag("--quick", options->quick, "Only what takes milliseconds");
   command->add_option("--watch", options->watch,
                       "Look again every so many seconds; ends when a check fails");

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "base/errors.h"
 #include "commands.h"
+#include "doctor/network_value.h"
 #include "doctor/run_doctor.h"
 #include "image/compare.h"
 #include "image/listing.h"
@@ -23,6 +25,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf image diff 25.07 26.05                           what changes
   ljperf image address --release 25.07 --region cn-beijing --vpc
   ljperf image check 25.07                                the manifest, then this machine against it
+  ljperf image network --gpus 16                          which interface collectives should take
   ljperf image notes 0.1.0 --ablation ablation.json       release notes in Markdown
 
 A release is a name, a tag, or the path of a manifest. Exit codes: 0 done, 1 a check failed, 2 bad input.
@@ -36,6 +39,7 @@ struct ImageOptions {
   std::string ablation;
   std::string since;
   std::string output;
+  std::optional<int> gpus;
   bool vpc = false;
   bool json = false;
 };
@@ -143,6 +147,22 @@ void add_check(CLI::App* parent, const Options& options, CommandContext& context
   });
 }
 
+void add_network(CLI::App* parent, const Options& options) {
+  CLI::App* command = parent->add_subcommand(
+      "network", "Print NCCL_SOCKET_IFNAME for this machine by the release's rule, or nothing");
+  command->add_option("--release", options->release, "Name, tag or manifest (default: this one's)");
+  constexpr int kMostGpus = 1024;
+  command->add_option("--gpus", options->gpus, "GPUs a pod (default: those that are here)")
+      ->check(CLI::Range(0, kMostGpus));
+  command->callback([options] {
+    image::Release release =
+        options->release.empty() ? image::releases().back() : image::find_release(options->release);
+    NetworkValue answer = network_value(real_machine(), release, options->gpus);
+    fmt::print("{}", answer.value.empty() ? "" : answer.value + "\n");
+    fmt::print(stderr, "{}\n", answer.why);
+  });
+}
+
 void add_notes(CLI::App* parent, const Options& options) {
   CLI::App* command = parent->add_subcommand("notes", "Write release notes in Markdown");
   command->add_option("release", options->release, "Name, tag or manifest")->required();
@@ -172,8 +192,8 @@ void add_notes(CLI::App* parent, const Options& options) {
 }  // namespace
 
 void add_image(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("image", "Releases of the training image: list, show, diff, check, notes");
+  CLI::App* command = app.add_subcommand(
+      "image", "Releases of the training image: list, show, diff, address, check, network, notes");
   auto options = std::make_shared<ImageOptions>();
   command->require_subcommand(1);
   add_list(command, options);
@@ -181,6 +201,7 @@ void add_image(CLI::App& app, CommandContext& context) {
   add_diff(command, options);
   add_address(command, options);
   add_check(command, options, context);
+  add_network(command, options);
   add_notes(command, options);
   command->footer(kExamples);
 }

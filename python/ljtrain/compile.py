@@ -20,10 +20,21 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from ljtrain import announce, compile_layers, compile_zero, patches, versions
+from ljtrain import (
+    announce,
+    autoload,
+    compile_kernels,
+    compile_layers,
+    compile_outline,
+    compile_passes,
+    compile_zero,
+    patches,
+    versions,
+)
 from ljtrain.compile_agreement import Agreement
 from ljtrain.compile_backend import Break, short_place
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE
+from ljtrain.compile_dry import DryPass
 from ljtrain.compile_kind import MOST_RECOMPILATIONS, CompiledKind, Variant
 from ljtrain.compile_layers import LayerKind
 
@@ -53,6 +64,8 @@ class CompileCallback(TrainerCallback):
     def __init__(self) -> None:
         self.kinds: list[CompiledKind] = []
         self.zero: dict[str, int] | None = None
+        self.dry: DryPass | None = None
+        self.left_out: list[str] = []
         self._found: list[LayerKind] = []
         self._agreement: Agreement | None = None
         self._step = 0
@@ -81,8 +94,15 @@ class CompileCallback(TrainerCallback):
             if sentence is not None:
                 announce.say(sentence, "warning")
         patches.NO_STOCK_COMPILE.apply()
+        self.left_out = compile_passes.left_out()
+        if self.left_out:
+            announce.say(f"compile leaves out {', '.join(self.left_out)}, as asked.", "warning")
+        if compile_passes.on(compile_passes.BATCHED_KERNELS):
+            self._restore.append(patches.TRUSTED_PROCESSOR.apply())
+            compile_kernels.prepare()
         if zero is not None:
-            compile_zero.mark_leaves(model, found)
+            if compile_passes.on(compile_passes.LEAF_MODULES):
+                compile_zero.mark_leaves(model, found)
             self.zero = compile_zero.fit(zero, model, found)
 
     # ---- training ----
@@ -93,13 +113,20 @@ class CompileCallback(TrainerCallback):
             return
         kinds = compile_layers.find_kinds(model, self._largest())
         self.begin(model, kinds, args.torch_compile_mode)
+        if compile_passes.on(compile_passes.DRY_PASS):
+            # With recomputing by plan, a layer's checkpoint may come and go between two steps.
+            both = bool(args.gradient_checkpointing) and "recompute" in autoload.active
+            self.dry = DryPass(model, self.kinds, both=both)
+            self._restore.append(self.dry.remove)
         _reports.append(self)
 
     def begin(self, model: nn.Module, found: list[LayerKind], mode: str | None) -> None:
         """Puts compiled forwards into the layers; `on_train_end` takes them out again."""
         self._agreement = Agreement(next(_runs))
         self._step = 0
-        self._restore = [patch.apply() for patch in patches.COMPILER_SETTINGS]
+        self._restore += [patch.apply() for patch in patches.COMPILER_SETTINGS]
+        if compile_passes.on(compile_passes.BATCHED_KERNELS):
+            self._restore += [patches.KERNELS_IN_BATCHES.apply(), patches.TRUSTED_PROCESSOR.apply()]
         logger = logging.getLogger("torch._dynamo.convert_frame")  # suppressed errors: ours say it
         self._restore.append(functools.partial(logger.setLevel, logger.level))
         logger.setLevel(logging.CRITICAL)
@@ -130,6 +157,7 @@ class CompileCallback(TrainerCallback):
         for restore in reversed(self._restore):
             restore()
         self._restore = []
+        compile_outline.restore()
         self._agreement = None
 
     # ---- what was decided, and what fails later ----
@@ -187,6 +215,8 @@ class CompileCallback(TrainerCallback):
         return {
             "kinds": [_kind_report(kind) for kind in self.kinds],
             "zero3": self.zero,
+            "dry_pass": self.dry.report() if self.dry is not None else None,
+            "left_out": self.left_out,
         }
 
 

@@ -20,7 +20,14 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from ljtrain import compile_backend, compile_cache, compile_inputs, compile_trial
+from ljtrain import (
+    compile_backend,
+    compile_cache,
+    compile_inputs,
+    compile_outline,
+    compile_passes,
+    compile_trial,
+)
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
@@ -32,6 +39,7 @@ CHECKPOINTED = "forward_with_checkpointing"  # transformers' name of the functio
 # Dynamo's own limit must not strike in the middle of a step: ours does, between two steps.
 DYNAMO_LIMIT = 64
 MOST_RECOMPILATIONS = 8
+MOST_ROUNDS = 6  # of outlining statements that graphs cannot begin in again
 
 _log = logging.getLogger("ljtrain")
 
@@ -105,6 +113,8 @@ class CompiledKind:
         self.kind = kind
         self.forward: Forward = type(kind.layers[0]).forward
         self.variants: dict[tuple[Any, ...], Variant] = {}
+        # Stands for the layers while they are compiled before the first step (compile_dry).
+        self.rehearse: Callable[[CompiledKind, nn.Module, Any, Any], Any] | None = None
         self._mode = mode
         self._on_decision = on_decision
         self._on_late_failure = on_late_failure
@@ -115,14 +125,12 @@ class CompiledKind:
         """What a layer's `forward` is while training."""
         if torch.compiler.is_compiling():
             return self.forward(layer, *args, **kwargs)
-        variant = self._variant(layer)
-        if variant.mode == EAGER:
-            return self.forward(layer, *args, **kwargs)
+        if self.rehearse is not None:
+            return self.rehearse(self, layer, args, kwargs)
         if not torch.is_grad_enabled():
             args, kwargs = compile_inputs.without_gradients((args, kwargs))
-        sizes = not variant.dynamic
-        signature = compile_inputs.signature((args, kwargs), sizes=sizes)
-        if signature not in variant.known and not self._meet(variant, layer, args, kwargs):
+        variant = self._variant(layer)
+        if not self._ready(variant, layer, args, kwargs):
             return self.forward(layer, *args, **kwargs)
         assert variant.run is not None
         try:
@@ -132,13 +140,29 @@ class CompiledKind:
             self._on_late_failure(self, variant, compile_backend.as_break(error))
             return self.forward(layer, *args, **kwargs)
 
-    def _variant(self, layer: nn.Module) -> Variant:
-        key = (
+    def prepare(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compiles and tries what a call with these inputs needs, without making it."""
+        self._ready(self._variant(layer), layer, args, kwargs)
+
+    def _ready(
+        self, variant: Variant, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether the call can be made compiled."""
+        if variant.mode == EAGER:
+            return False
+        signature = compile_inputs.signature((args, kwargs), sizes=not variant.dynamic)
+        return signature in variant.known or self._meet(variant, layer, args, kwargs)
+
+    def variant_key(self, layer: nn.Module) -> tuple[Any, ...]:
+        return (
             layer.training,
             torch.is_grad_enabled(),
             checkpoints(layer),
             torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
         )
+
+    def _variant(self, layer: nn.Module) -> Variant:
+        key = self.variant_key(layer)
         variant = self.variants.get(key)
         if variant is None:
             name = ("training" if key[0] else "evaluation") + (
@@ -164,7 +188,7 @@ class CompiledKind:
             return False
         began = time.perf_counter()
         varying: frozenset[int] = frozenset()
-        if variant.first is not None:
+        if variant.first is not None and compile_passes.on(compile_passes.DYNAMIC_SHAPES):
             varying = compile_inputs.changed_sizes(variant.first, exact)
         variant.dynamic |= bool(varying)
         call = compile_trial.Call(layer, args, kwargs, varying)
@@ -197,6 +221,7 @@ class CompiledKind:
             code.co_code if code is not None else None,
             str(config.to_dict()) if hasattr(config, "to_dict") else None,
             self._mode,
+            compile_passes.left_out(),
             compile_cache.environment(),
         )
 
@@ -239,12 +264,13 @@ class CompiledKind:
             if attempt == WHOLE and PARTS in (mode, variant.mode):
                 continue
             if variant.mode != attempt:
-                variant.recorder = Recorder(failures=variant.recorder.failures)
-                variant.mode, variant.run = attempt, self._build(variant.recorder, attempt)
+                self._begin(variant, attempt)
             assert variant.run is not None
             try:
-                run = variant.run if attempt == WHOLE else functools.partial(_tried, variant.run)
-                compile_trial.step(run, call)
+                if attempt == WHOLE:
+                    compile_trial.step(variant.run, call)
+                else:
+                    self._step_in_parts(variant, call)
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
                 not_whole.append(compile_backend.as_break(error))
@@ -258,12 +284,27 @@ class CompiledKind:
         variant.recorder.failures += not_whole
         variant.mode, variant.run = EAGER, None
 
+    def _begin(self, variant: Variant, mode: str) -> None:
+        variant.recorder = Recorder(failures=variant.recorder.failures)
+        variant.mode, variant.run = mode, self._build(variant.recorder, mode)
+
+    def _step_in_parts(self, variant: Variant, call: Call) -> None:
+        """Tries; where Dynamo gave up a function because of one statement, without that one."""
+        for left in reversed(range(MOST_ROUNDS)):
+            assert variant.run is not None
+            with compile_outline.failures() as failed:
+                compile_trial.step(functools.partial(_tried, variant.run), call)
+            if left == 0 or not compile_outline.mend(failed):
+                return
+            self._begin(variant, PARTS)
+
     def _build(self, recorder: Recorder, mode: str) -> Forward:
         backend = compile_backend.RecordingBackend(recorder, self._mode, may_fail=mode == WHOLE)
         compiled = functools.partial(
             torch.compile,
             backend=backend,
             fullgraph=mode == WHOLE,
+            dynamic=None if compile_passes.on(compile_passes.DYNAMIC_SHAPES) else False,
             isolate_recompiles=True,
             recompile_limit=DYNAMO_LIMIT,
         )
@@ -275,6 +316,8 @@ class CompiledKind:
         if variant.mode == EAGER or variant.run is None:
             cause = variant.recorder.failures[-1] if variant.recorder.failures else "no graph"
             return Decision(EAGER, None, None, str(cause))
+        if not compile_passes.on(compile_passes.TRIAL):
+            return Decision(variant.mode or EAGER, None, None, "not tried against eager")
         with_eager_checkpoint = functools.partial(_tried, self.forward)
         try:
             compile_trial.step(with_eager_checkpoint, call)
@@ -297,8 +340,7 @@ class CompiledKind:
         variant.switched = True
         variant.mode, variant.run = mode, None
         if mode != EAGER:
-            variant.recorder = Recorder(failures=variant.recorder.failures)
-            variant.run = self._build(variant.recorder, mode)
+            self._begin(variant, mode)
 
     def install(self, replace: Callable[[nn.Module, Any], Undo]) -> list[Undo]:
         return [replace(layer, types.MethodType(self.call, layer)) for layer in self.kind.layers]

@@ -5,6 +5,7 @@ gradient is accumulated, no hook of an engine fires, random numbers and buffers 
 from __future__ import annotations
 
 import functools
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,7 +22,7 @@ from ljtrain.compile_layers import PLAIN
 
 Run = Callable[..., Any]
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
-BUDGET_S = 1.0  # of measuring both ways, once a layer kind
+BUDGET_S = 0.5  # of measuring both ways, once a layer kind
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ def no_trace(layer: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         devices = _devices(layer)
         stack.enter_context(torch.random.fork_rng(devices=devices, enabled=True))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
         # The hooks of a checkpoint around this call must not see what is saved here.
         stack.enter_context(
             torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ljtrain import announce
+from ljtrain import announce, compile_passes
 from ljtrain.compile_layers import LayerKind, numel_of
 
 # A gathered layer, in elements, that DeepSpeed itself would refuse to hold (its default for
@@ -21,6 +21,7 @@ PREFETCH, PERSISTENCE, LIVE = (
     "stage3_param_persistence_threshold",
     "stage3_max_live_parameters",
 )
+DEEPSPEEDS = {PREFETCH: 50_000_000, PERSISTENCE: 100_000}  # its defaults
 
 
 def settings() -> dict[str, Any] | None:
@@ -68,7 +69,8 @@ def fit(zero: dict[str, Any], model: nn.Module, kinds: list[LayerKind]) -> dict[
     largest = max(numel_of(layer) for kind in kinds for layer in kind.layers)
     for name, value in ((PREFETCH, largest), (PERSISTENCE, _persistence_threshold(model))):
         if zero.get(name, "auto") == "auto":
-            zero[name] = value
+            fitted = compile_passes.on(compile_passes.PREFETCH)
+            zero[name] = value if fitted else DEEPSPEEDS[name]
     given = int(float(zero[PREFETCH]))
     if given < largest:
         parts = -(-largest // given) if given else None

@@ -49,5 +49,10 @@ INTEGRATIONS = (
         module="ljtrain.compile",
         by_default=True,  # and changes something only where torch_compile=True
     ),
-    Integration("recompute", "CHECKPOINT_OPTIMIZATION", after=("transformers.trainer",)),
+    Integration(
+        "recompute",
+        "CHECKPOINT_OPTIMIZATION",
+        after=("transformers.trainer",),
+        module="ljtrain.recompute",
+    ),
 )

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from ljtrain import extension, patches
+from ljtrain import extension, patches, worker_allocator
 from ljtrain.worker_config import BadInput, NonFiniteLoss, WorkerConfig
 from ljtrain.worker_events import EventWriter
 from ljtrain.worker_model import describe
@@ -245,10 +245,12 @@ class Meter(TrainerCallback):
             "peak_bytes": self._peak or None,
             "startup_peak_bytes": self._startup_peak,
             "resident_peak_bytes": resident_peak_bytes(),
+            "huge_page_bytes": worker_allocator.huge_page_bytes(),
             "collectives": self._extension.communication_statistics()
             if self._extension is not None
             else {},
             "compile": self._compile(),
+            "recompute": self._recompute(),
         }
 
     def _require_compiled_layers(self) -> None:
@@ -258,6 +260,14 @@ class Meter(TrainerCallback):
         if not layers.report():
             why = layers.left_to_stock[-1] if layers.left_to_stock else "nothing was found"
             raise BadInput(f"--with compile: torch_compile is left to stock PyTorch: {why}.")
+
+    def _recompute(self) -> dict[str, Any] | None:
+        if not self._config.recompute:
+            return None
+        from ljtrain import recompute
+
+        reports = recompute.report()
+        return reports[-1] if reports else None
 
     def _compile(self) -> dict[str, Any] | None:
         if self._config.stock_compile != "none":

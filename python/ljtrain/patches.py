@@ -58,7 +58,7 @@ GLOO_IN_C10D = Patch(
     reason=(
         "register_backend takes new names only, and Trainer, DeepSpeed and accelerate ask for gloo "
         "by name; this is the class that c10d makes for that name, in debug mode too, and asks "
-        "isinstance of"
+        "isinstance of."
     ),
     checked_on=TORCH,
     apply=_gloo_in_c10d,
@@ -347,6 +347,34 @@ def _fixed_order_of_graphs() -> Callable[[], None]:
     return lambda: eval_frame._set_lru_cache(True)
 
 
+def _kernels_in_batches() -> Callable[[], None]:
+    from torch._inductor.async_compile import AsyncCompile
+
+    from ljtrain import compile_kernels
+
+    methods: Any = AsyncCompile
+    before = (methods.cpp_pybinding, methods.wait)
+    if compile_kernels.supported():
+        methods.cpp_pybinding, methods.wait = compile_kernels.batched(*before)
+
+    def back() -> None:
+        methods.cpp_pybinding, methods.wait = before
+
+    return back
+
+
+def _trusted_processor() -> Callable[[], None]:
+    config: Any = importlib.import_module("torch._inductor.config")
+    before = config.cpp.vec_isa_ok
+    if before is None:
+        config.cpp.vec_isa_ok = True
+
+    def back() -> None:
+        config.cpp.vec_isa_ok = before
+
+    return back
+
+
 COMPILER_SETTINGS = (
     _setting(
         "torch._dynamo.config.optimize_ddp",
@@ -383,6 +411,60 @@ COMPILER_SETTINGS = (
         checked_on=TORCH,
         apply=_fixed_order_of_graphs,
     ),
+)
+
+KERNELS_IN_BATCHES = Patch(
+    name="torch._inductor.async_compile.AsyncCompile.cpp_pybinding",
+    reason=(
+        "every kernel is a run of the C++ compiler, of which nine tenths read headers; with "
+        "wait() of the same class, a graph's kernels become one file a processor, compiled "
+        "while the next graph is lowered"
+    ),
+    checked_on=TORCH,
+    apply=_kernels_in_batches,
+)
+
+TRUSTED_PROCESSOR = Patch(
+    name="torch._inductor.config.cpp.vec_isa_ok",
+    reason=(
+        "Inductor compiles and loads a library for each instruction set that /proc/cpuinfo "
+        "already names, four seconds in all; a compiler that does not know it costs the graph"
+    ),
+    checked_on=TORCH,
+    apply=_trusted_processor,
+)
+
+
+# ---- recomputing: CHECKPOINT_OPTIMIZATION=true ----
+
+
+def _of_every_trainer(name: str, reason: str) -> Patch:
+    """`apply(wrapper)`: from then on every Trainer calls `wrapper(method, trainer, ...)`."""
+    method = name.rsplit(".", maxsplit=1)[1]
+
+    def apply(wrapper: Function) -> None:
+        trainer: Any = importlib.import_module("transformers.trainer").Trainer
+        original = getattr(trainer, method)
+        if getattr(original, "ljtrain_patched", False):
+            return
+
+        @functools.wraps(original)
+        def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, self, *args, **kwargs)
+
+        patched.ljtrain_patched = True  # type: ignore[attr-defined]
+        setattr(trainer, method, patched)
+
+    return Patch(name, reason, TRANSFORMERS, apply)
+
+
+BATCHES_OF_A_STEP = _of_every_trainer(
+    "transformers.trainer.Trainer.get_batch_samples",
+    "no callback sees the micro-batches of a step before the first of them is computed",
+)
+ONE_MICRO_BATCH = _of_every_trainer(
+    "transformers.trainer.Trainer.training_step",
+    "a step that ran out of memory is computed again, and no callback sees it fail",
 )
 
 
@@ -463,6 +545,10 @@ ALL = (
     LAYER_FORWARD,
     STOCK_LINEAR_IN_GRAPHS,
     *COMPILER_SETTINGS,
+    BATCHES_OF_A_STEP,
+    ONE_MICRO_BATCH,
+    KERNELS_IN_BATCHES,
+    TRUSTED_PROCESSOR,
     GET_BATCH_SAMPLES,
     PREPARE_INPUTS,
     TRAINING_STEP,

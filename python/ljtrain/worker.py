@@ -80,9 +80,19 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     )
     from transformers import Trainer
 
-    from ljtrain import gemm_peak, measure, patches, worker_data, worker_extensions, worker_model
+    from ljtrain import (
+        gemm_peak,
+        measure,
+        patches,
+        worker_data,
+        worker_extensions,
+        worker_limit,
+        worker_model,
+    )
+    from ljtrain import worker_allocator as allocator
 
     _require_parts()
+    allocator.require(config.allocator_library, huge_pages=config.huge_pages)
     meter = measure.Meter(config, events, device)
     if config.engine == "deepspeed":
         events.phase("operator")
@@ -104,6 +114,8 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     model = worker_model.build_model(config, model_config)
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     meter.attach(trainer)
+    if config.collectives == "none":
+        trainer.add_callback(worker_limit.NoCommunication())
     events.phase("train")
     gc.collect()
     trainer.train()
@@ -160,7 +172,7 @@ def _report(events: EventWriter, error: BaseException) -> int:
     kind, status = _classify(
         error, configuring="start" in events.told and "step" not in events.told
     )
-    if isinstance(error, BadInput | NonFiniteLoss):
+    if isinstance(error, BadInput | NonFiniteLoss) or type(error).__name__ == "StepOutOfMemory":
         message = str(error)
     elif kind == "out_of_memory":
         message = _out_of_memory(str(error))

@@ -14,6 +14,7 @@ ENGINES = ("deepspeed", "fsdp", "ddp")
 TASKS = ("causal-lm", "masked-lm")
 DATA_KINDS = ("mock", "text", "jsonl")
 STOCK_COMPILE = ("none", "full", "regional")
+COLLECTIVES = ("real", "none")
 INSTRUMENTATION = ("on", "off", "alternate")
 
 
@@ -43,6 +44,10 @@ class WorkerConfig:
     deepspeed: dict[str, Any] | None = None
     stock_compile: str = "none"
     compile: bool = False  # torch_compile=True as ljtrain does it
+    recompute: bool = False  # gradient_checkpointing=True as ljtrain plans it
+    allocator_library: str = ""  # what must serve malloc; empty: glibc, or whatever is there
+    huge_pages: bool = False  # the kernel must give huge pages
+    collectives: str = "real"  # none: they do nothing (worker_limit.py)
     instrumentation: str = "on"
     block_steps: int = 5
     gemm_peak: bool = False
@@ -71,6 +76,7 @@ def check(config: WorkerConfig) -> None:
     if config.compile and config.stock_compile != "none":
         raise BadInput("compile is true and stock_compile is set: give one of them.")
     _one_of("instrumentation", config.instrumentation, INSTRUMENTATION)
+    _one_of("collectives", config.collectives, COLLECTIVES)
     _one_of("data.kind", config.data.get("kind"), DATA_KINDS)
     for name in ("seq", "micro_batch", "steps", "block_steps"):
         _whole_number(name, getattr(config, name), 1)

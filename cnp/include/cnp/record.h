@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,17 @@ struct Failure {
   std::string sentence;
   std::optional<int> rank;
   std::vector<std::string> last_lines;
+  Extra extra = nullptr;
+};
+
+// Where an imported record comes from.
+struct Source {
+  std::string format;  // torchtitan, megatron, trainer_state
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::string digest;
+  std::string imported;
+  std::vector<std::string> notes;
   Extra extra = nullptr;
 };
 
@@ -64,7 +76,7 @@ struct Breakdown {
 
 struct Step {
   int step = 0;
-  double seconds = 0;
+  double seconds = 0;  // kNotFinite: unknown, in an imported record
   double loss = kNotFinite;
   bool warmup = false;
   bool instrumented = false;
@@ -148,12 +160,22 @@ struct Data {
   Extra extra = nullptr;
 };
 
+// The malloc of the ranks: glibc, jemalloc or tcmalloc.
+struct Allocator {
+  std::string name = "glibc";
+  std::optional<std::string> library;            // what was preloaded
+  bool huge_pages = false;                       // whether transparent huge pages were asked for
+  std::optional<std::string> kernel_huge_pages;  // always, madvise, never
+  Extra extra = nullptr;
+};
+
 struct Configuration {
   base::OrderedJson training_arguments = base::OrderedJson::object();
   base::OrderedJson deepspeed = nullptr;     // object or null
   base::OrderedJson model_config = nullptr;  // object or null
   std::map<std::string, std::string> environment;
   std::vector<std::string> binding;
+  std::optional<Allocator> allocator;  // nullopt in records of earlier releases
   Extra extra = nullptr;
 };
 
@@ -199,6 +221,7 @@ struct Record {
   std::string created;    // iso8601_utc()
   Status status = Status::kCompleted;
   std::optional<Failure> failure;
+  std::optional<Source> source;  // nullopt: measured by ljperf
   std::vector<std::string> command;
   std::string model;
   std::string engine;
@@ -230,6 +253,7 @@ struct Record {
   std::optional<double> hfu;
   PeakMemory peak_memory_bytes;
   PerRankBytes resident_peak_bytes;
+  PerRankBytes huge_page_bytes;
   std::optional<Breakdown> breakdown_s;
   std::string breakdown_note;
   std::vector<double> loss;
@@ -243,16 +267,30 @@ struct Record {
   std::optional<Overhead> instrumentation_overhead;
   base::OrderedJson tuning = base::OrderedJson::object();
   Extra extra = nullptr;
+
+  // Keys, dotted ("environment.os"), that are null in the document although the member has no way to
+  // say so: 0, "" or false there means nothing. Empty unless imported; see unknowable_keys().
+  std::set<std::string> unknown;
+  bool knows(const std::string& key) const { return !unknown.contains(key); }
 };
+
+// All keys that `unknown` may hold.
+const std::vector<std::string>& unknowable_keys();
 
 // The document, keys in the order above. JSON has no NaN or infinity: such a value becomes null,
 // and a completed record that holds one becomes a failed one whose sentence names the first. Bytes
 // that are no UTF-8 (a worker's log) become U+FFFD, so the result always prints.
 base::OrderedJson to_json(const Record& record);
 
+// The document's `kind`: "benchmark" when it names none, "collectives", or what a later version wrote.
+std::string kind_of(const base::Json& document);
+
+// Checks a record of any kind. Throws what from_json throws.
+void check_record(const base::JsonDocument& document);
+
 // Reads a record and checks it against the schema. UserError "FILE:LINE: key `a.b` ..." for what is
 // missing or wrong, and one that says to upgrade for a schema_version of the future. Unknown keys
-// are kept in `extra`.
+// are kept in `extra`. UserError, too, for a record of another kind than a benchmark.
 Record from_json(const base::JsonDocument& document);
 
 }  // namespace ljtrain::cnp

@@ -18,6 +18,10 @@ std::string iso8601_utc(std::chrono::system_clock::time_point time);
 // a file name whatever the model is called.
 std::string new_record_id(std::string_view model, std::chrono::system_clock::time_point created);
 
+// UserError unless `id` can name a record's file: letters, digits, '.', '_' and '-', at most 200, no dot
+// first.
+void require_record_id(const std::string& id);
+
 // $LJTRAIN_RECORDS, else $XDG_DATA_HOME/ljtrain/records, else ~/.local/share/ljtrain/records. An
 // empty variable counts as unset, a relative XDG_DATA_HOME too (as its specification says).
 // UserError when nothing names a home.
@@ -29,6 +33,9 @@ std::filesystem::path records_folder();
 // record_id cannot name a file; RunError when the record breaks the schema (a fault of whoever
 // filled it).
 std::filesystem::path write_record(const std::filesystem::path& folder, const Record& record);
+
+// The document, checked. Throws what check_record throws, and UserError when the file cannot be read.
+base::JsonDocument read_record_document(const std::filesystem::path& file);
 
 // Throws what from_json throws, and UserError when the file cannot be read.
 Record read_record(const std::filesystem::path& file);

@@ -11,6 +11,8 @@ namespace ljtrain::cnp {
 
 // cnp/schema/record.schema.json as it was at build time.
 const base::Json& record_schema();
+// The same of cnp/schema/collectives.schema.json, for records whose `kind` is "collectives".
+const base::Json& collectives_schema();
 
 struct Violation {
   base::Json::json_pointer where;
@@ -19,7 +21,7 @@ struct Violation {
 
 // What in `value` breaks `schema`; empty when nothing does. Knows the keywords of draft 2020-12
 // that record.schema.json uses: type, enum, const, properties, required, additionalProperties,
-// items, minItems, maxItems, minimum, maximum, anyOf, $ref within the document. Any other keyword
+// items, minItems, maxItems, minimum, maximum, allOf, anyOf, $ref within the document. Any other keyword
 // that constrains throws std::logic_error rather than passing unchecked. As the standard says, 1.0
 // is an integer, and a keyword about one type lets other types pass.
 //

@@ -11,6 +11,8 @@ namespace {
 
 constexpr const char* kAcclVariable = "LJTRAIN_ACCL";
 constexpr const char* kCompileVariable = "LJTRAIN_COMPILE";
+constexpr const char* kRecomputeVariable = "CHECKPOINT_OPTIMIZATION";
+constexpr const char* kLimitVariable = "LJTRAIN_MEMORY_LIMIT";
 
 // As ljtrain.integrations reads it.
 bool is_yes(std::string value) {
@@ -38,6 +40,10 @@ bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment&
 bool is_compile_asked_for(const BenchmarkOptions& options, const base::Environment& environment) {
   return options.stock_compile == "none" &&
          is_asked_for("compile", kCompileVariable, options, environment);
+}
+
+bool is_recompute_asked_for(const BenchmarkOptions& options, const base::Environment& environment) {
+  return is_asked_for("recompute", kRecomputeVariable, options, environment);
 }
 
 std::map<std::string, std::optional<std::string>> base_stack_variables(
@@ -72,11 +78,14 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
   if (plan.compile) {
     variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1";
   }
-  // Autoload must not bring in more than was asked for.
-  if (environment.contains("CHECKPOINT_OPTIMIZATION")) {
-    variables["CHECKPOINT_OPTIMIZATION"] = std::nullopt;
-    notes.push_back(
-        "CHECKPOINT_OPTIMIZATION is set, but this release has no recompute planning: no effect");
+  if (plan.recompute) {
+    variables[kRecomputeVariable] = "true";
+    variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1";
+  } else if (environment.contains(kRecomputeVariable)) {
+    variables[kRecomputeVariable] = std::nullopt;
+  }
+  if (!plan.options.memory_limit.empty()) {
+    variables[kLimitVariable] = plan.options.memory_limit;
   }
   // accelerate takes its whole configuration from such variables, past the TrainingArguments:
   // another engine, another precision, compilation.
@@ -89,6 +98,7 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
       }
     }
   }
+  variables.merge(allocator_variables(plan.allocator, environment));
   if (!value_of("LD_PRELOAD").empty()) {
     notes.push_back(
         fmt::format("LD_PRELOAD={} is not part of the base stack", value_of("LD_PRELOAD")));

@@ -19,6 +19,9 @@ bool is_accl_asked_for(const BenchmarkOptions& options, const base::Environment&
 // --with compile, or LJTRAIN_COMPILE without --without compile: layers compiled by ljtrain.
 bool is_compile_asked_for(const BenchmarkOptions& options, const base::Environment& environment);
 
+// --with recompute, or CHECKPOINT_OPTIMIZATION without --without recompute.
+bool is_recompute_asked_for(const BenchmarkOptions& options, const base::Environment& environment);
+
 // What differs from `environment` for the ranks: a value to set, or nullopt to remove. Adds to
 // `notes` what a reader of the results should know about the user's own variables.
 std::map<std::string, std::optional<std::string>> base_stack_variables(

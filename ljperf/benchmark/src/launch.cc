@@ -109,7 +109,7 @@ int benchmark_in_batch(const BenchmarkOptions& options, const ElsewhereJob& job)
   for (const auto& [name, value] : job.environment) {
     ::setenv(name.c_str(), value.c_str(), 1);  // sbatch hands our environment on
   }
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   BatchJob batch = batch_job(options.launch, job);
   JobEnd end = submit_and_wait(options.launch, batch, interrupts);
   if (end.interrupted) {
@@ -154,7 +154,7 @@ RankCommand rank_command(const BenchmarkPlan& plan, const std::filesystem::path&
 
 RankGroupResult run_by_engine(const BenchmarkPlan& plan, const std::filesystem::path& folder,
                               const base::OrderedJson& worker, const RankGroupObserver& observer,
-                              const Interrupts& interrupts, int run,
+                              const base::Interrupts& interrupts, int run,
                               std::vector<RankIdentity>& identities) {
   std::string name = run_name(plan, run);
   Collector collector =
@@ -174,7 +174,7 @@ RankGroupResult run_by_engine(const BenchmarkPlan& plan, const std::filesystem::
 
 int run_other_node(const BenchmarkPlan& plan) {
   const LaunchOptions& launch = plan.options.launch;
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   say(stderr, "host {} of {}: the record is written by host 0, {}\n", *launch.node_rank,
       launch.node_count(), launch.hosts.front());
   for (int run = 0; run < plan.options.repeat; ++run) {

@@ -19,7 +19,7 @@ RankCommand rank_command(const BenchmarkPlan& plan, const std::filesystem::path&
 // One run whose ranks an engine starts. `identities` takes where each rank was.
 RankGroupResult run_by_engine(const BenchmarkPlan& plan, const std::filesystem::path& folder,
                               const base::OrderedJson& worker, const RankGroupObserver& observer,
-                              const Interrupts& interrupts, int run,
+                              const base::Interrupts& interrupts, int run,
                               std::vector<RankIdentity>& identities);
 
 // With --node-rank other than 0: this host's ranks of each run; the record is the first host's.

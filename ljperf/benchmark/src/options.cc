@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/units.h"
+#include "benchmark/host_allocator.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -54,7 +56,7 @@ constexpr std::array kReserved{
 };
 
 void check_parts(const BenchmarkOptions& options) {
-  static constexpr std::array kParts{"accl", "compile", "recompute"};
+  static constexpr std::array kParts{"stack", "accl", "compile", "recompute"};
   for (const auto* list : {&options.with, &options.without}) {
     for (const std::string& part : *list) {
       if (std::find(kParts.begin(), kParts.end(), part) == kParts.end()) {
@@ -66,12 +68,6 @@ void check_parts(const BenchmarkOptions& options) {
   for (const std::string& part : options.with) {
     if (std::find(options.without.begin(), options.without.end(), part) != options.without.end()) {
       throw base::user_error("--with {} and --without {}: give one of them", part, part);
-    }
-    if (part == "recompute") {
-      throw base::user_error(
-          "--with {}: this release holds the base stack, accl and compile only, the part does not "
-          "exist yet; leave it out",
-          part);
     }
     if (part == "compile" && options.stock_compile != "none") {
       throw base::user_error("--with compile and --stock-compile {}: give one of them",
@@ -95,6 +91,13 @@ void check(const BenchmarkOptions& options) {
   check_range("--repeat", options.repeat, 1, kMostRuns);
   if (options.seq.has_value()) {
     check_range("--seq", *options.seq, 2, kLongestSequence);
+  }
+  if (!options.memory_limit.empty()) {
+    try {
+      base::parse_bytes(options.memory_limit);
+    } catch (const base::UserError& error) {
+      throw base::user_error("--memory-limit: {}", error.what());
+    }
   }
   if (options.micro_batch.has_value()) {
     check_range("--micro-batch", *options.micro_batch, 1, kMostMicroBatch);
@@ -121,6 +124,12 @@ void check(const BenchmarkOptions& options) {
   }
   check(options.launch);
   check_parts(options);
+  std::span<const std::string> allocators = allocator_names();
+  if (!options.allocator.empty() &&
+      std::ranges::find(allocators, options.allocator) == allocators.end()) {
+    throw base::user_error("--allocator {}: the allocators are {}", options.allocator,
+                           fmt::join(allocators, ", "));
+  }
   for (const std::string& setting : options.set) {
     auto [key, value] = split_setting(setting);
     for (const Reserved& reserved : kReserved) {

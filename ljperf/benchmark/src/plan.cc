@@ -27,6 +27,7 @@ constexpr int kWarmupShare = 4;
 // Memory that is not the run's to use on a host: the system and the page cache.
 constexpr double kHostReserve = 0.1;
 constexpr int kOverheadBlockSteps = 5;
+constexpr const char* kHugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 struct ModelChoice {
   std::string engine;
@@ -170,6 +171,10 @@ OrderedJson worker_document(const BenchmarkPlan& plan, const Settings& arguments
           {"deepspeed", deepspeed},
           {"stock_compile", plan.options.stock_compile},
           {"compile", plan.compile},
+          {"collectives", plan.options.collectives},
+          {"recompute", plan.recompute},
+          {"allocator_library", plan.allocator.library.string()},
+          {"huge_pages", plan.allocator.expects_huge_pages()},
           {"instrumentation", plan.options.measure_overhead ? "alternate" : "on"},
           {"block_steps", kOverheadBlockSteps},
           {"gemm_peak", !plan.on_gpus},
@@ -248,8 +253,24 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
   choose_proxy(plan, choice.config);
   count_steps(plan);
 
+  if (options.collectives == "none") {
+    if (plan.on_gpus) {
+      throw base::UserError("--collectives none: on hosts only");
+    }
+    plan.notes.push_back(
+        "the ranks exchange nothing (--collectives none): a limit, not a training; its loss cannot "
+        "be compared");
+  }
   plan.accl = is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
+  plan.recompute = is_recompute_asked_for(options, base::current_environment());
+  if (plan.recompute && !plan.full_checkpointing) {
+    throw base::user_error(
+        "recompute chooses among what gradient_checkpointing=true would recompute, and --set "
+        "gradient_checkpointing=false leaves nothing: drop one of them");
+  }
+  plan.allocator = choose_allocator(options, library_folders(base::current_environment()),
+                                    kHugePagesFile, plan.notes);
   plan.python = find_python(options.python);
   plan.worker = worker_document(plan, arguments, deepspeed);
   plan.preflight = preflight(

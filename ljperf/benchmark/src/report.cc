@@ -101,6 +101,20 @@ std::string memory_rows(const cnp::Record& record) {
                   format_bytes(static_cast<double>(*record.peak_memory_bytes.max)), resident));
 }
 
+// Only where it is not the base's: glibc's malloc and no huge pages asked for.
+std::string allocator_row(const cnp::Record& record) {
+  const std::optional<cnp::Allocator>& allocator = record.configuration.allocator;
+  if (!allocator.has_value() || (!allocator->library.has_value() && !allocator->huge_pages)) {
+    return "";
+  }
+  std::string pages =
+      allocator->huge_pages
+          ? fmt::format(", {} in huge pages",
+                        format_bytes(static_cast<double>(record.huge_page_bytes.max.value_or(0))))
+          : "";
+  return row("allocator", allocator->name + pages);
+}
+
 std::string loss_row(const cnp::Record& record) {
   if (record.loss.empty()) {
     return "";
@@ -191,7 +205,7 @@ std::string configuration_line(const cnp::Record& record) {
 
 std::string result_table(const cnp::Record& record) {
   return status_row(record) + step_time_rows(record) + speed_rows(record) + memory_rows(record) +
-         loss_row(record) + overhead_row(record) + breakdown_rows(record);
+         allocator_row(record) + loss_row(record) + overhead_row(record) + breakdown_rows(record);
 }
 
 }  // namespace ljtrain::ljperf

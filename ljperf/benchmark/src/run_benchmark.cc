@@ -24,7 +24,7 @@
 #include "cnp/record_file.h"
 #include "launch.h"
 #include "launcher/engines.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 #include "launcher/rank_group.h"
 #include "output.h"
 

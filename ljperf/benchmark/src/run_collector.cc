@@ -69,7 +69,9 @@ void read_start(RankSummary& summary, const Json& event) {
 void read_done(RankSummary& summary, const Json& event) {
   summary.startup_peak_bytes = bytes_of(event, "startup_peak_bytes");
   summary.resident_peak_bytes = bytes_of(event, "resident_peak_bytes");
+  summary.huge_page_bytes = bytes_of(event, "huge_page_bytes");
   summary.compile = event.value("compile", Json());
+  summary.recompute = event.value("recompute", Json());
   auto collectives = event.find("collectives");
   if (collectives == event.end() || !collectives->is_object()) {
     return;

@@ -53,6 +53,19 @@ cnp::Proxy proxy_of(const BenchmarkPlan& plan) {
   return proxy;
 }
 
+cnp::Allocator allocator_of(const HostAllocator& choice) {
+  cnp::Allocator allocator;
+  allocator.name = choice.name;
+  allocator.huge_pages = choice.huge_pages;
+  if (!choice.library.empty()) {
+    allocator.library = choice.library.string();
+  }
+  if (!choice.kernel_huge_pages.empty()) {
+    allocator.kernel_huge_pages = choice.kernel_huge_pages;
+  }
+  return allocator;
+}
+
 cnp::Data data_of(const BenchmarkPlan& plan) {
   const base::OrderedJson& source = plan.worker.at("data");
   cnp::Data data;
@@ -93,6 +106,24 @@ std::optional<std::uint64_t> largest(const std::vector<std::uint64_t>& values) {
                         : std::optional(*std::max_element(values.begin(), values.end()));
 }
 
+// What the plan came to at the end of a run; its policy, limit and retries as keys of their own.
+void add_recompute(cnp::Record& record, const base::Json& found) {
+  cnp::Recompute recompute = record.recompute;
+  recompute.layers = found.value("layers", recompute.layers);
+  recompute.of = found.value("of", recompute.of);
+  base::Json extra = base::Json::object();
+  for (const auto& [key, value] : found.items()) {
+    if (key == "predicted_peak_bytes" && value.is_number_unsigned()) {
+      recompute.predicted_peak_bytes = value.get<std::uint64_t>();
+    } else if (key != "layers" && key != "of" && key != "predicted_peak_bytes" &&
+               key != "measured_peak_bytes") {
+      extra[key] = value;
+    }
+  }
+  recompute.extra = extra;
+  record.recompute = recompute;
+}
+
 // What each rank said once: memory, collectives, compile counters, device, sharding.
 void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
   std::size_t ranks = run.ranks().size();
@@ -103,6 +134,7 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     keep_largest(record.peak_memory_bytes.startup_per_rank, rank, ranks,
                  summary.startup_peak_bytes);
     keep_largest(record.resident_peak_bytes.per_rank, rank, ranks, summary.resident_peak_bytes);
+    keep_largest(record.huge_page_bytes.per_rank, rank, ranks, summary.huge_page_bytes);
     if (summary.gemm_flops_per_s.has_value()) {
       peaks.push_back(*summary.gemm_flops_per_s);
     }
@@ -139,6 +171,9 @@ void add_rank_summaries(cnp::Record& record, const RunCollector& run) {
     compile.recompilations = first.compile.value("recompilations", std::int64_t{0});
     compile.seconds = first.compile.value("seconds", 0.0);
     record.compile = compile;
+  }
+  if (first.recompute.is_object()) {
+    add_recompute(record, first.recompute);
   }
   if (!peaks.empty()) {
     // The best that was seen: the peak is what the machine can do, not what it did while something
@@ -247,6 +282,7 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   // The worker refuses to train if what is asked for is not active.
   record.components.accl = plan.accl;
   record.components.compile = plan.compile;
+  record.components.recompute = plan.recompute;
   record.warmup.method = plan.fixed_warmup.has_value() ? "fixed" : "auto";
   record.flops_convention = std::string(flops_convention_name(plan.flops_convention));
   record.flops_per_token =
@@ -267,6 +303,8 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.configuration.model_config = plan.worker.at("model_config");
   record.configuration.environment = relevant_variables(plan.environment());
   record.configuration.binding = binding_of(plan);
+  record.configuration.allocator = allocator_of(plan.allocator);
+  record.configuration.extra["collectives"] = plan.options.collectives;
   record.configuration.extra["notes"] = plan.notes;
   record.configuration.extra["launcher"] = {{"name", plan.options.launch.launcher},
                                             {"nodes", plan.nodes},
@@ -338,6 +376,7 @@ void finish_record(cnp::Record& record, const BenchmarkPlan& plan) {
   record.peak_memory_bytes.max = largest(record.peak_memory_bytes.per_rank);
   record.peak_memory_bytes.startup_max = largest(record.peak_memory_bytes.startup_per_rank);
   record.resident_peak_bytes.max = largest(record.resident_peak_bytes.per_rank);
+  record.huge_page_bytes.max = largest(record.huge_page_bytes.per_rank);
   record.recompute.measured_peak_bytes = record.peak_memory_bytes.max;
   if (record.step_time_s.median.has_value()) {
     record.breakdown_s = breakdown_of(*record.step_time_s.median, steps);

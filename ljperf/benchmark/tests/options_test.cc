@@ -43,7 +43,8 @@ TEST(Options, ImpossibleValuesAreNamed) {
       {[](auto& o) { o.warmup = "three"; }, "--warmup three"},
       {[](auto& o) { o.warmup = "-1"; }, "--warmup -1"},
       {[](auto& o) { o.warmup = ""; }, "--warmup "},
-      {[](auto& o) { o.with = {"recompute"}; }, "--with recompute"},
+      {[](auto& o) { o.allocator = "mimalloc"; }, "--allocator mimalloc"},
+      {[](auto& o) { o.memory_limit = "much"; }, "--memory-limit"},
       {[](auto& o) {
          o.with = {"compile"};
          o.stock_compile = "full";

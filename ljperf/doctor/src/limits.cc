@@ -5,10 +5,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/cgroup.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "check.h"
-#include "launcher/cgroup.h"
 #include "launcher/hardware.h"
 #include "process_limits.h"
 
@@ -62,7 +62,7 @@ std::optional<std::uint64_t> process_limit(const Machine& machine, const std::st
 
 std::optional<std::uint64_t> cgroup_memory_used(const std::string& proc_cgroup,
                                                 const std::string& mount) {
-  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "memory");
+  std::optional<base::Cgroup> group = base::find_cgroup(proc_cgroup, mount, "memory");
   if (!group.has_value()) {
     return std::nullopt;
   }
@@ -81,7 +81,7 @@ std::optional<std::uint64_t> cgroup_memory_used(const std::string& proc_cgroup,
 std::optional<std::uint64_t> cgroup_process_limit(const std::string& proc_cgroup,
                                                   const std::string& mount) {
   std::optional<std::uint64_t> tightest;
-  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "pids");
+  std::optional<base::Cgroup> group = base::find_cgroup(proc_cgroup, mount, "pids");
   if (group.has_value()) {
     for (const std::string& folder : group->folders()) {
       std::optional<std::uint64_t> limit = number_in(folder + "/pids.max");

@@ -79,14 +79,14 @@ base::OrderedJson findings_json(std::span<const Finding> findings) {
   return {{"schema_version", 1}, {"status", status}, {"counts", counts}, {"checks", checks}};
 }
 
-std::string findings_text(std::span<const Finding> findings) {
+std::string findings_text(std::span<const Finding> findings, bool brief) {
   std::string text;
   for (const Finding& finding : findings) {
-    text += finding.status == Status::kOk ? line(finding) : "";
+    text += finding.status == Status::kOk && !brief ? line(finding) : "";
   }
   std::string skipped;
   for (const Finding& finding : findings) {
-    if (finding.status == Status::kSkip) {
+    if (finding.status == Status::kSkip && !brief) {
       skipped += (skipped.empty() ? "" : ", ") + finding.id;
     }
   }
@@ -96,12 +96,13 @@ std::string findings_text(std::span<const Finding> findings) {
   // Last, where the eye is.
   for (Status status : {Status::kWarn, Status::kFail}) {
     for (const Finding& finding : findings) {
-      text += finding.status == status ? "\n" + trouble(finding) : "";
+      text += finding.status == status ? (brief ? "" : "\n") + trouble(finding) : "";
     }
   }
-  text += fmt::format("\n{} ok, {} warnings, {} failures, {} skipped (--json says why)\n",
-                      count_of(findings, Status::kOk), count_of(findings, Status::kWarn),
-                      count_of(findings, Status::kFail), count_of(findings, Status::kSkip));
+  text += fmt::format("{}{} ok, {} warnings, {} failures, {} skipped (--json says why)\n",
+                      brief ? "" : "\n", count_of(findings, Status::kOk),
+                      count_of(findings, Status::kWarn), count_of(findings, Status::kFail),
+                      count_of(findings, Status::kSkip));
   return text;
 }
 

@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "doctor/examine.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -137,6 +137,8 @@ void print_changes(std::span<const Finding> findings, std::map<std::string, Stat
 int watch(const DoctorOptions& options) {
   Interrupts interrupts;
   std::map<std::string, Status> last;
+  fmt::print(stderr, "watching every {} s: a line for each change, until a check fails\n",
+             *options.watch);
   auto pause = std::chrono::milliseconds(static_cast<std::int64_t>(*options.watch * 1000));
   while (true) {
     std::vector<Finding> findings =
@@ -167,7 +169,7 @@ int run_doctor(const DoctorOptions& options) {
   if (options.json) {
     fmt::print("{}\n", findings_json(findings).dump(2));
   } else {
-    fmt::print("{}", findings_text(findings));
+    fmt::print("{}", findings_text(findings, options.brief));
   }
   return has_failed(findings) ? base::kFailed : base::kDone;
 }

@@ -92,7 +92,7 @@ int run_launch(const Launch& launch) {
   process.input = launch.input;
   process.ends_input = true;
   plan.processes.push_back(std::move(process));
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   int code = 0;
   RankGroupResult result = run_engine(plan, nullptr, {}, interrupts, &code);
   if (result.outcome == Outcome::kInterrupted) {

@@ -51,7 +51,7 @@ bool is_lost_peer(const base::Json& error) {
 class EngineGroup {
  public:
   EngineGroup(const EngineGroupPlan& plan, EventServer* server, const RankGroupObserver& observer,
-              const Interrupts& interrupts)
+              const base::Interrupts& interrupts)
       : plan_(plan),
         server_(server),
         observer_(observer),
@@ -321,7 +321,7 @@ class EngineGroup {
   const EngineGroupPlan& plan_;
   EventServer* server_;
   const RankGroupObserver& observer_;
-  const Interrupts& interrupts_;
+  const base::Interrupts& interrupts_;
   std::set<pid_t> neighbours_;
   std::vector<RankState> ranks_;
   std::vector<Process> processes_;
@@ -332,7 +332,7 @@ class EngineGroup {
 }  // namespace
 
 RankGroupResult run_engine(const EngineGroupPlan& plan, EventServer* server,
-                           const RankGroupObserver& observer, const Interrupts& interrupts,
+                           const RankGroupObserver& observer, const base::Interrupts& interrupts,
                            int* exit_code) {
   base::become_subreaper();
   return EngineGroup(plan, server, observer, interrupts).run(exit_code);

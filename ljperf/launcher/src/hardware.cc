@@ -10,7 +10,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "launcher/cgroup.h"
+#include "base/cgroup.h"
+#include "base/memory_limits.h"
 #include "nvml.h"
 
 namespace ljtrain::ljperf {
@@ -90,17 +91,6 @@ void detect_cpu(Hardware& hardware) {
   }
 }
 
-std::optional<std::uint64_t> read_limit(const std::string& file) {
-  // v1 has no word for "no limit": it gives the largest multiple of the page size.
-  constexpr std::uint64_t kNoLimitFrom = std::uint64_t{1} << 60;
-  std::ifstream stream(file);
-  std::uint64_t value = 0;
-  if (stream >> value && value < kNoLimitFrom) {
-    return value;
-  }
-  return std::nullopt;
-}
-
 // Cores' worth of CPU time of one cgroup folder: v2 has "quota period" or "max period" in one file,
 // v1 two files and -1 for no limit.
 std::optional<double> read_quota(const std::string& folder) {
@@ -164,21 +154,12 @@ Hardware detect_hardware() {
 
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& proc_cgroup,
                                                  const std::string& mount) {
-  std::optional<std::uint64_t> tightest;
-  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "memory");
-  if (group.has_value()) {
-    for (const std::string& folder : group->folders()) {
-      std::optional<std::uint64_t> limit =
-          read_limit(folder + (group->unified ? "/memory.max" : "/memory.limit_in_bytes"));
-      tightest = limit.has_value() ? std::min(*limit, tightest.value_or(*limit)) : tightest;
-    }
-  }
-  return tightest;
+  return base::cgroup_memory(proc_cgroup, mount).limit_bytes;
 }
 
 std::optional<double> cgroup_cpu_quota(const std::string& proc_cgroup, const std::string& mount) {
   std::optional<double> tightest;
-  std::optional<Cgroup> group = find_cgroup(proc_cgroup, mount, "cpu");
+  std::optional<base::Cgroup> group = base::find_cgroup(proc_cgroup, mount, "cpu");
   if (group.has_value()) {
     for (const std::string& folder : group->folders()) {
       std::optional<double> quota = read_quota(folder);
@@ -202,8 +183,8 @@ std::optional<std::uint64_t> cgroup_oom_kills() {
       }
     }
   };
-  std::optional<Cgroup> group =
-      find_cgroup(read_text("/proc/self/cgroup"), "/sys/fs/cgroup", "memory");
+  std::optional<base::Cgroup> group =
+      base::find_cgroup(read_text("/proc/self/cgroup"), "/sys/fs/cgroup", "memory");
   if (group.has_value()) {
     add_from(group->folders().front() +
              (group->unified ? "/memory.events" : "/memory.oom_control"));

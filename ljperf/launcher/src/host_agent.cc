@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -83,7 +83,7 @@ HostTask parse_task(const std::string& line) {
 
 int run_host_agent() {
   HostTask task = parse_task(read_line());
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   base::become_subreaper();
   base::SpawnOptions options;
   options.argv = task.argv;

@@ -65,7 +65,7 @@ std::string submit(const LaunchOptions& options, const BatchJob& job) {
 }  // namespace
 
 JobEnd submit_and_wait(const LaunchOptions& options, const BatchJob& job,
-                       const Interrupts& interrupts) {
+                       const base::Interrupts& interrupts) {
   JobEnd end;
   end.id = submit(options, job);
   fmt::print(stderr, "Slurm job {} is submitted; script and log are in {}\n", end.id,

@@ -63,7 +63,7 @@ int train_in_batch(const LaunchOptions& launch, const ElsewhereJob& job) {
   for (const auto& [name, value] : job.environment) {
     ::setenv(name.c_str(), value.c_str(), 1);  // sbatch hands our environment on
   }
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   BatchJob batch = batch_job(launch, job);
   JobEnd end = submit_and_wait(launch, batch, interrupts);
   if (end.interrupted) {

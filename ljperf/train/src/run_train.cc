@@ -168,7 +168,7 @@ int train_here(const TrainPlan& plan) {
   std::filesystem::path log = folder / "rank-0.log";
   std::ofstream(log).flush();
   Follower follower(log);
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   RankGroupObserver observer;
   observer.on_tick = [&] { follower.show(); };
   RankGroupResult result = run_ranks(local_plan(plan, folder), observer, interrupts);
@@ -185,7 +185,7 @@ int train_by_engine(const TrainPlan& plan) {
   EngineGroupPlan group;
   group.processes = engine_processes(plan.launch, plan.command, run, plan.on_gpus);
   group.grace = std::chrono::milliseconds(kGrace) * 3;  // torchrun's own, and then some
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   return report(run_engine(group, nullptr, {}, interrupts), plan.command.log_folder);
 }
 

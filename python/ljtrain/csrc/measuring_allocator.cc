@@ -136,6 +136,8 @@ struct State {
   alignas(64) std::atomic<std::int64_t> current{0};
   std::atomic<std::int64_t> peak{0};
   std::atomic<std::int64_t> allocations{0};
+  std::atomic<std::int64_t> refused{0};
+  std::atomic<std::int64_t> limit{MeasuringAllocator::kNoLimit};
   std::atomic<bool> enabled{true};
 
   SizeTable& table_of(const void* pointer) {
@@ -145,15 +147,42 @@ struct State {
 
 State& state() { return immortal<State>(); }
 
-void count_new(void* pointer, std::size_t bytes) {
+// `now`: what is alive with the new block, as its own addition found it.
+void enter(void* pointer, std::size_t bytes, std::int64_t now) {
   State& s = state();
   s.table_of(pointer).insert(pointer, bytes);
-  const auto size = static_cast<std::int64_t>(bytes);
-  const std::int64_t now = s.current.fetch_add(size, std::memory_order_relaxed) + size;
   std::int64_t peak = s.peak.load(std::memory_order_relaxed);
   while (now > peak && !s.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
   s.allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Adds `bytes` to what is alive before they are, so that no two threads can pass `limit` together;
+// returns the sum. Throws when it would be above.
+std::int64_t reserve(std::size_t bytes, std::int64_t limit) {
+  State& s = state();
+  std::int64_t alive = s.current.load(std::memory_order_relaxed);
+  do {
+    if (alive > limit || bytes > static_cast<std::uint64_t>(limit - alive)) {
+      s.refused.fetch_add(1, std::memory_order_relaxed);
+      c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
+      // The worker and the Trainer know a lack of memory by these words.
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "not enough memory: you tried to allocate ", bytes,
+                       " bytes where ", alive, " bytes of tensors are alive and the limit is ",
+                       limit, " bytes.");
+    }
+  } while (!s.current.compare_exchange_weak(alive, alive + static_cast<std::int64_t>(bytes),
+                                            std::memory_order_relaxed));
+  return alive + static_cast<std::int64_t>(bytes);
+}
+
+void* allocate_block(std::size_t bytes) {
+  try {
+    return c10::alloc_cpu(bytes);
+  } catch (c10::Error&) {
+    c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
+    throw;
+  }
 }
 
 // What PyTorch's default allocator does to free a block.
@@ -180,18 +209,29 @@ void count_and_free(void* pointer) {
 }  // namespace
 
 c10::DataPtr MeasuringAllocator::allocate(std::size_t bytes) {
+  State& s = state();
+  const bool counted = bytes > 0 && s.enabled.load(std::memory_order_relaxed);
+  const std::int64_t limit = s.limit.load(std::memory_order_relaxed);
+  const auto size = static_cast<std::int64_t>(bytes);
+  std::int64_t now = 0;
   void* pointer = nullptr;
-  try {
-    pointer = c10::alloc_cpu(bytes);
-  } catch (c10::Error&) {
-    c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
-    throw;
+  if (counted && limit != kNoLimit) {
+    now = reserve(bytes, limit);
+    try {
+      pointer = allocate_block(bytes);
+    } catch (...) {
+      s.current.fetch_sub(size, std::memory_order_relaxed);
+      throw;
+    }
+  } else {
+    pointer = allocate_block(bytes);
+    now = counted ? s.current.fetch_add(size, std::memory_order_relaxed) + size : 0;
   }
   c10::profiledCPUMemoryReporter().New(pointer, bytes);
-  if (pointer == nullptr || !state().enabled.load(std::memory_order_relaxed)) {
+  if (!counted) {
     return {pointer, pointer, &report_and_free, c10::Device(c10::DeviceType::CPU)};
   }
-  count_new(pointer, bytes);
+  enter(pointer, bytes, now);
   return {pointer, pointer, &count_and_free, c10::Device(c10::DeviceType::CPU)};
 }
 
@@ -205,7 +245,8 @@ AllocatorStatistics MeasuringAllocator::statistics() const {
   const State& s = state();
   return {.current_bytes = s.current.load(std::memory_order_relaxed),
           .peak_bytes = s.peak.load(std::memory_order_relaxed),
-          .allocations = s.allocations.load(std::memory_order_relaxed)};
+          .allocations = s.allocations.load(std::memory_order_relaxed),
+          .refused = s.refused.load(std::memory_order_relaxed)};
 }
 
 void MeasuringAllocator::reset_peak() {
@@ -215,6 +256,14 @@ void MeasuringAllocator::reset_peak() {
 
 void MeasuringAllocator::set_enabled(bool enabled) {
   state().enabled.store(enabled, std::memory_order_relaxed);
+}
+
+void MeasuringAllocator::set_limit(std::int64_t bytes) {
+  state().limit.store(bytes, std::memory_order_relaxed);
+}
+
+std::int64_t MeasuringAllocator::limit() const {
+  return state().limit.load(std::memory_order_relaxed);
 }
 
 MeasuringAllocator& MeasuringAllocator::instance() { return immortal<MeasuringAllocator>(); }

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace ljtrain {
 
@@ -20,12 +21,13 @@ struct AllocatorStatistics {
   std::int64_t current_bytes = 0;
   std::int64_t peak_bytes = 0;
   std::int64_t allocations = 0;  // since it was installed
+  std::int64_t refused = 0;      // allocations that would have passed the limit
 };
 
 class MeasuringAllocator final : public c10::Allocator {
  public:
   // Returns `bytes` of memory aligned to 64 bytes; null for 0. Throws c10::Error when there is
-  // none.
+  // none, c10::OutOfMemoryError (torch.OutOfMemoryError in Python) when the limit forbids it.
   c10::DataPtr allocate(std::size_t bytes) override;
   // Frees what this allocator or PyTorch's own gave out.
   c10::DeleterFnPtr raw_deleter() const override;
@@ -37,6 +39,13 @@ class MeasuringAllocator final : public c10::Allocator {
   // While disabled, new blocks are not counted (nor when they are freed); blocks counted before
   // still are.
   void set_enabled(bool enabled);
+  // The most bytes that may be alive from now on, kNoLimit for no limit. What is alive already
+  // stays, even above it; then everything but empty tensors is refused until enough was freed.
+  // While disabled, nothing is refused.
+  void set_limit(std::int64_t bytes);
+  std::int64_t limit() const;
+
+  static constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
   // The one instance. It is never destroyed: tensors may outlive main().
   static MeasuringAllocator& instance();

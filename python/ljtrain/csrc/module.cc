@@ -5,9 +5,12 @@
 #include <pybind11/stl.h>
 #include <torch/headeronly/version.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "accl_bindings.h"
+#include "base/memory_limits.h"
 #include "communication.h"
 #include "measuring_allocator.h"
 #include "phase_clock.h"
@@ -35,7 +38,21 @@ py::dict allocator_statistics() {
   result["current_bytes"] = statistics.current_bytes;
   result["peak_bytes"] = statistics.peak_bytes;
   result["allocations"] = statistics.allocations;
+  result["refused"] = statistics.refused;
+  const std::int64_t limit = MeasuringAllocator::instance().limit();
+  if (limit == MeasuringAllocator::kNoLimit) {
+    result["limit_bytes"] = py::none();
+  } else {
+    result["limit_bytes"] = limit;
+  }
   return result;
+}
+
+void allocator_set_limit(std::optional<std::int64_t> bytes) {
+  if (bytes && *bytes < 0) {
+    throw py::value_error("a limit is a number of bytes, 0 or more, or None");
+  }
+  MeasuringAllocator::instance().set_limit(bytes.value_or(MeasuringAllocator::kNoLimit));
 }
 
 py::dict collectives() {
@@ -47,6 +64,19 @@ py::dict collectives() {
     entry["seconds"] = statistics.seconds;
     result[py::str(statistics.name)] = entry;
   }
+  return result;
+}
+
+py::dict memory_limits() {
+  const base::MemoryLimits limits = base::read_memory_limits();
+  py::dict result;
+  result["host_bytes"] = limits.host_bytes;
+  result["available_bytes"] = limits.available_bytes;
+  result["cgroup_limit_bytes"] = limits.cgroup.limit_bytes;
+  result["cgroup_used_bytes"] = limits.cgroup.used_bytes;
+  result["cgroup_left_bytes"] = limits.cgroup.left_bytes;
+  result["resident_bytes"] = limits.resident_bytes;
+  result["resident_peak_bytes"] = limits.resident_peak_bytes;
   return result;
 }
 
@@ -69,12 +99,21 @@ PYBIND11_MODULE(_C, m) {
   m.attr("built_for_torch") = TORCH_VERSION;
 
   m.def("allocator_install", &MeasuringAllocator::install, "Count CPU tensor memory from now on.");
-  m.def("allocator_statistics", &allocator_statistics, "current_bytes, peak_bytes, allocations.");
+  m.def("allocator_statistics", &allocator_statistics,
+        "current_bytes, peak_bytes, allocations, refused, limit_bytes (None: no limit).");
   m.def("allocator_reset_peak", [] { MeasuringAllocator::instance().reset_peak(); });
   m.def(
       "allocator_set_enabled",
       [](bool enabled) { MeasuringAllocator::instance().set_enabled(enabled); },
       py::arg("enabled"));
+  m.def("allocator_set_limit", &allocator_set_limit, py::arg("limit_bytes"),
+        "The most bytes of CPU tensors that may be alive, None for no limit; an allocation that "
+        "would pass it raises torch.OutOfMemoryError.");
+
+  m.def("memory_limits", &memory_limits,
+        "Bytes that the kernel allows and counts: host_bytes, available_bytes, cgroup_limit_bytes, "
+        "cgroup_used_bytes, cgroup_left_bytes, resident_bytes, resident_peak_bytes; None where "
+        "unknown.");
 
   m.def(
       "clock_start", [] { PhaseClock::instance().start(); },

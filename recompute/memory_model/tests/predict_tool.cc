@@ -6,84 +6,18 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "memory_model/description.h"
 #include "memory_model/prediction.h"
 
 namespace ljtrain::recompute {
 namespace {
 
 using base::Json;
-
-template <typename Enumerator, typename Name>
-Enumerator named(const std::string& text, std::initializer_list<Enumerator> values, Name name) {
-  for (Enumerator value : values) {
-    if (name(value) == text) {
-      return value;
-    }
-  }
-  throw base::user_error("unknown name {}", text);
-}
-
-ModelShape read_shape(const Json& json) {
-  ModelShape shape;
-  shape.family = json.at("family").get<std::string>();
-  for (std::size_t symbol = 0; symbol < kSymbols; ++symbol) {
-    set_size_of_symbol(shape.sizes, symbol,
-                       json.at("sizes").value(std::string(symbol_names()[symbol]), 0));
-  }
-  for (const Json& kind : json.at("layers")) {
-    shape.layers.push_back(
-        named(kind.get<std::string>(),
-              {LayerKind::kDense, LayerKind::kDenseWindow, LayerKind::kMoe, LayerKind::kMoeWindow},
-              layer_kind_name));
-  }
-  shape.tied_embeddings = json.value("tied_embeddings", false);
-  shape.lora = json.value("lora", false);
-  return shape;
-}
-
-TrainingSetup read_setup(const Json& json) {
-  TrainingSetup setup;
-  setup.engine = named(json.at("engine").get<std::string>(),
-                       {Engine::kSingle, Engine::kDdp, Engine::kFsdp2, Engine::kZero0,
-                        Engine::kZero1, Engine::kZero2, Engine::kZero3},
-                       engine_name);
-  setup.ranks = json.at("ranks");
-  setup.micro_batch = json.at("micro_batch");
-  setup.seq = json.at("seq");
-  setup.gradient_accumulation = json.value("gradient_accumulation", 1);
-  setup.precision = mixed_precision(setup.engine);
-  setup.compiled = json.value("compiled", false);
-  setup.platform = Platform::kHost;
-  setup.backend = json.value("backend", "gloo") == "gloo" ? Backend::kGloo : Backend::kAccl;
-  EngineKnobs& knobs = setup.knobs;
-  const std::map<std::string, double EngineKnobs::*> numbers{
-      {"reduce_bucket_size", &EngineKnobs::reduce_bucket_size},
-      {"allgather_bucket_size", &EngineKnobs::allgather_bucket_size},
-      {"prefetch_bucket_size", &EngineKnobs::prefetch_bucket_size},
-      {"persistence_threshold", &EngineKnobs::persistence_threshold},
-      {"max_live_parameters", &EngineKnobs::max_live_parameters},
-      {"max_reuse_distance", &EngineKnobs::max_reuse_distance}};
-  const Json none = Json::object();
-  for (const auto& [name, value] : json.contains("knobs") ? json["knobs"].items() : none.items()) {
-    auto found = numbers.find(name);
-    if (found != numbers.end()) {
-      knobs.*(found->second) = value;
-    } else if (name == "overlap_comm") {
-      knobs.overlap_comm = value.get<bool>();
-    } else if (name == "leaf_layers") {
-      knobs.leaf_layers = value.get<bool>();
-    } else {
-      throw base::user_error("unknown knob {}", name);
-    }
-  }
-  return setup;
-}
 
 Json components(const ComponentBytes& bytes) {
   Json json;

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/process.h"
+#include "benchmark/host_allocator.h"
 #include "benchmark/options.h"
 #include "catalogue/flops.h"
 #include "catalogue/proxy.h"
@@ -41,6 +42,8 @@ struct BenchmarkPlan {
   base::OrderedJson worker;         // WORKER.json; output_dir is filled in when a run starts
   bool accl = false;                // collectives by ACCL
   bool compile = false;             // layers compiled by ljtrain
+  bool recompute = false;           // layers recomputed as ljtrain plans it
+  HostAllocator allocator;
   // What is set (or, without a value, removed) in the environment of every rank.
   std::map<std::string, std::optional<std::string>> base_stack;
   std::filesystem::path python;

@@ -26,7 +26,9 @@ struct RankSummary {
   std::optional<std::uint64_t> peak_bytes;
   std::optional<std::uint64_t> startup_peak_bytes;
   std::optional<std::uint64_t> resident_peak_bytes;
-  base::Json compile;  // counters of stock torch.compile, or null
+  base::Json compile;    // counters of stock torch.compile, or null
+  base::Json recompute;  // what the plan came to, or null
+  std::optional<std::uint64_t> huge_page_bytes;
   std::map<std::string, cnp::Collective> collectives;
   std::vector<std::string> digests;  // of the data of its first steps, at most kComparedSteps
 };

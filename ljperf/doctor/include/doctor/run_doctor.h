@@ -24,6 +24,7 @@ struct DoctorOptions {
   std::optional<double> watch;  // seconds between examinations
   std::vector<std::string> only;
   bool quick = false;
+  bool brief = false;
   bool json = false;
 };
 
@@ -33,7 +34,7 @@ int run_doctor(const DoctorOptions& options);
 
 // {"schema_version", "status", "checks": [{"id", "status", "found", "expected", "fix"}], "counts"}
 base::OrderedJson findings_json(std::span<const Finding> findings);
-// At most 100 columns: what is wrong first, then one line a check.
-std::string findings_text(std::span<const Finding> findings);
+// At most 100 columns: one line a check, then what is wrong; brief: that alone, and the counts.
+std::string findings_text(std::span<const Finding> findings, bool brief = false);
 
 }  // namespace ljtrain::ljperf

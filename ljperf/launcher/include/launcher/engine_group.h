@@ -36,7 +36,7 @@ struct EngineGroupPlan {
 // As run_ranks. `server`: where the ranks report; null when plan.ranks is 0. `exit_code`, where
 // given, takes the first failing process's.
 RankGroupResult run_engine(const EngineGroupPlan& plan, EventServer* server,
-                           const RankGroupObserver& observer, const Interrupts& interrupts,
+                           const RankGroupObserver& observer, const base::Interrupts& interrupts,
                            int* exit_code = nullptr);
 
 }  // namespace ljtrain::ljperf

@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/process.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 

@@ -8,7 +8,7 @@
 
 #include "base/process.h"
 #include "launcher/engine_group.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 #include "launcher/launch_options.h"
 #include "launcher/rank_command.h"
 
@@ -50,7 +50,7 @@ JobEnd parse_job(const std::string& text);
 // Writes the script, submits it, tells on standard error what becomes of it, and waits for its end.
 // Throws UserError when there is no Slurm here, RunError when Slurm refuses the job.
 JobEnd submit_and_wait(const LaunchOptions& options, const BatchJob& job,
-                       const Interrupts& interrupts);
+                       const base::Interrupts& interrupts);
 
 // One sentence on a job that did not complete.
 std::string describe(const JobEnd& end, const BatchJob& job);

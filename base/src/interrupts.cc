@@ -1,8 +1,8 @@
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 #include <sys/signalfd.h>
 
-namespace ljtrain::ljperf {
+namespace ljtrain::base {
 
 Interrupts::Interrupts() {
   sigemptyset(&set_);
@@ -28,4 +28,4 @@ bool Interrupts::arrived() const {
   return ::read(fd_.get(), &info, sizeof info) == sizeof info;
 }
 
-}  // namespace ljtrain::ljperf
+}  // namespace ljtrain::base

@@ -1,8 +1,9 @@
-#include "launcher/cgroup.h"
+#include "base/cgroup.h"
 
+#include <filesystem>
 #include <sstream>
 
-namespace ljtrain::ljperf {
+namespace ljtrain::base {
 
 std::vector<std::string> Cgroup::folders() const {
   std::vector<std::string> all;
@@ -32,10 +33,12 @@ std::optional<Cgroup> find_cgroup(const std::string& proc_cgroup, const std::str
       return Cgroup{mount + "/" + controller, path, false};
     }
     if (controllers == ",,") {
-      unified = Cgroup{mount, path, true};
+      std::error_code none;
+      bool hybrid = std::filesystem::is_directory(mount + "/unified", none);
+      unified = Cgroup{hybrid ? mount + "/unified" : mount, path, true};
     }
   }
   return unified;
 }
 
-}  // namespace ljtrain::ljperf
+}  // namespace ljtrain::base
