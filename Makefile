@@ -23,6 +23,7 @@ test: build ## Run every test but the slow ones
 
 .PHONY: test-slow
 test-slow: build ## Run the slow tests (an hour or more)
+	@tools/set_up_cluster.sh $(VENV)
 	ctest --test-dir build/release --output-on-failure -L slow
 	$(PYTEST) -m slow
 	$(MAKE) asan tsan

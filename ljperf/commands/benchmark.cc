@@ -8,6 +8,7 @@
 #include "benchmark/options.h"
 #include "benchmark/run_benchmark.h"
 #include "commands.h"
+#include "launch_options.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -17,6 +18,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf benchmark --model deepspeed/llama3-8b --repeat 5   with a 95 % interval over five runs
   ljperf benchmark --model fsdp/qwen3-8b --json             one JSON document on standard output
   ljperf benchmark --model ddp/bert-large --dry-run         say what would be done, start nothing
+  ljperf benchmark --model deepspeed/llama3-8b --launcher slurm --nodes 2      see docs/cluster.md
   ljperf benchmark --config config.json --data corpus.txt   a model and a text of your own
   ljperf benchmark --model deepspeed/llama3-8b --set learning_rate=1e-3 --set adam_beta2=0.95
 
@@ -59,7 +61,8 @@ void add_engine_options(CLI::App& command, BenchmarkOptions& options) {
   command.add_option("--zero", options.zero, "ZeRO stage, 0 to 3 (engine deepspeed; default 3)")
       ->group("Engine");
   command
-      .add_option("--ranks", options.ranks, "Processes (default: one a GPU, on hosts one a core)")
+      .add_option("--ranks", options.ranks,
+                  "Processes a host (default: one a GPU, on hosts one a core)")
       ->group("Engine");
   command.add_flag("--oversubscribe", options.oversubscribe, "Allow more ranks than cores")
       ->group("Engine");
@@ -157,6 +160,7 @@ void add_benchmark(CLI::App& app, CommandContext& context) {
   add_engine_options(*command, *options);
   add_measurement_options(*command, *options);
   add_output_options(*command, *options);
+  add_launch_options(*command, options->launch);
   command->footer(kExamples);
   command->callback([&context, options, command] {
     if (command->count("--huge-pages") == 0) {

@@ -21,6 +21,8 @@ void add_trace(CLI::App& app, CommandContext& context);
 void add_models(CLI::App& app, CommandContext& context);
 void add_plan(CLI::App& app, CommandContext& context);
 void add_doctor(CLI::App& app, CommandContext& context);
+void add_train(CLI::App& app, CommandContext& context);
+void add_rank(CLI::App& app, CommandContext& context);
 void add_image(CLI::App& app, CommandContext& context);
 void add_sweep(CLI::App& app, CommandContext& context);
 void add_calibrate(CLI::App& app, CommandContext& context);

@@ -11,6 +11,7 @@ constexpr const char* kExamples = R"(Examples:
   ljperf benchmark --model deepspeed/llama3-8b
   ljperf benchmark --model fsdp/qwen3-8b --repeat 5 --json > result.json
   ljperf benchmark --config my-model/config.json --data corpus.txt --dry-run
+  ljperf train train.py --learning-rate 1e-4
   ljperf comm --peers mpi,gloo --check
   ljperf memory snapshot.pickle --limit 80GiB
   ljperf compile --explain llama3-8b
@@ -29,6 +30,7 @@ int run(int argc, char** argv) {
   CommandContext context;
   context.command_line.assign(argv, argv + argc);
   add_benchmark(app, context);
+  add_train(app, context);
   add_comm(app, context);
   add_memory(app, context);
   add_compile(app, context);
@@ -40,6 +42,7 @@ int run(int argc, char** argv) {
   add_sweep(app, context);
   add_calibrate(app, context);
   add_completion(app, context);
+  add_rank(app, context);
   return base::run_command_line(app, argc, argv, context.exit_code);
 }
 

@@ -103,9 +103,10 @@ std::map<std::string, std::optional<std::string>> base_stack_variables(
     notes.push_back(
         fmt::format("LD_PRELOAD={} is not part of the base stack", value_of("LD_PRELOAD")));
   }
-  // All ranks are on this host: a host name that does not resolve, or resolves elsewhere, must not
+  // Where all ranks are on this host, a host name that does not resolve, or resolves elsewhere, must not
   // matter.
-  if (value_of("GLOO_SOCKET_IFNAME").empty()) {
+  // On several hosts each rank finds the interface that leads to the others (`ljperf rank`).
+  if (value_of("GLOO_SOCKET_IFNAME").empty() && plan.nodes == 1) {
     variables["GLOO_SOCKET_IFNAME"] = "lo";
   }
   return variables;

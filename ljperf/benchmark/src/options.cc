@@ -122,6 +122,7 @@ void check(const BenchmarkOptions& options) {
       throw base::user_error("--warmup {}: write auto or a number of steps", options.warmup);
     }
   }
+  check(options.launch);
   check_parts(options);
   std::span<const std::string> allocators = allocator_names();
   if (!options.allocator.empty() &&

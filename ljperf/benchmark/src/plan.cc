@@ -55,20 +55,22 @@ void place(BenchmarkPlan& plan) {
   plan.on_gpus = !plan.hardware.gpus.empty();
   auto cores = static_cast<int>(plan.hardware.cores.size());
   auto gpus = static_cast<int>(plan.hardware.gpus.size());
-  plan.ranks = options.ranks.value_or(plan.on_gpus ? gpus : plan.hardware.usable_cores());
+  plan.ranks_per_node = options.ranks.value_or(plan.on_gpus ? gpus : plan.hardware.usable_cores());
+  plan.nodes = options.launch.node_count();
+  plan.ranks = plan.ranks_per_node * plan.nodes;
   if (!plan.on_gpus && plan.hardware.usable_cores() < cores) {
     plan.notes.push_back(fmt::format("the cgroup grants the time of {:.3g} of {} cores",
                                      *plan.hardware.cpu_quota, cores));
   }
-  if (plan.on_gpus && plan.ranks > gpus) {
+  if (plan.on_gpus && plan.ranks_per_node > gpus) {
     throw base::user_error(
         "--ranks {}: this machine has {} GPU{}; use at most {}, or hide the GPUs with "
         "CUDA_VISIBLE_DEVICES=",
-        plan.ranks, gpus, gpus == 1 ? "" : "s", gpus);
+        plan.ranks_per_node, gpus, gpus == 1 ? "" : "s", gpus);
   }
   plan.placement =
-      place_ranks(plan.hardware.cores, plan.ranks, options.oversubscribe || plan.on_gpus);
-  plan.threads_per_rank = std::max(1, cores / plan.ranks);
+      place_ranks(plan.hardware.cores, plan.ranks_per_node, options.oversubscribe || plan.on_gpus);
+  plan.threads_per_rank = std::max(1, cores / plan.ranks_per_node);
 }
 
 void choose_sequence(BenchmarkPlan& plan, const ModelConfig& config) {
@@ -103,12 +105,12 @@ void choose_memory_limit(BenchmarkPlan& plan) {
     }
     plan.memory_limit_source = "the GPU's";
   } else {
-    plan.memory_limit_bytes =
-        static_cast<double>(plan.hardware.usable_memory_bytes()) * (1 - kHostReserve) / plan.ranks;
+    plan.memory_limit_bytes = static_cast<double>(plan.hardware.usable_memory_bytes()) *
+                              (1 - kHostReserve) / plan.ranks_per_node;
     plan.memory_limit_source =
         fmt::format("{} less {:.0f} %, over {} ranks",
                     plan.hardware.cgroup_limit_bytes.has_value() ? "the cgroup's limit" : "RAM",
-                    100 * kHostReserve, plan.ranks);
+                    100 * kHostReserve, plan.ranks_per_node);
   }
 }
 

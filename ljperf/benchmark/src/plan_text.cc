@@ -6,6 +6,9 @@
 #include "benchmark/run_environment.h"
 #include "benchmark/summary.h"
 #include "cnp/record_file.h"
+#include "launch.h"
+#include "launcher/engines.h"
+#include "launcher/shell.h"
 
 namespace ljtrain::ljperf {
 
@@ -21,6 +24,27 @@ base::OrderedJson shown_worker(const BenchmarkPlan& plan) {
   base::OrderedJson worker = plan.worker;
   worker["training_arguments"] = redact_settings(worker["training_arguments"]);
   return worker;
+}
+
+// What the launcher's engine is started with; nothing for ranks that are started by us.
+std::vector<std::pair<std::string, std::vector<std::string>>> commands_of(
+    const BenchmarkPlan& plan) {
+  if (!runs_by_engine(plan.options.launch, base::current_environment())) {
+    return {};
+  }
+  return engine_commands(plan.options.launch, rank_command(plan, "RUN_FOLDER"), "RUN",
+                         plan.on_gpus);
+}
+
+base::OrderedJson launcher_of(const BenchmarkPlan& plan) {
+  base::OrderedJson commands = base::OrderedJson::array();
+  for (const auto& [where, argv] : commands_of(plan)) {
+    commands.push_back({{"where", where}, {"argv", argv}});
+  }
+  return {{"name", plan.options.launch.launcher},
+          {"nodes", plan.nodes},
+          {"ranks_per_node", plan.ranks_per_node},
+          {"commands", commands}};
 }
 
 }  // namespace
@@ -43,6 +67,7 @@ base::OrderedJson to_json(const BenchmarkPlan& plan) {
           {"engine", plan.engine},
           {"proxy", proxy_json(plan.proxy)},
           {"ranks", plan.ranks},
+          {"launcher", launcher_of(plan)},
           {"threads_per_rank", plan.threads_per_rank},
           {"placement", plan.placement},
           {"steps_per_run", plan.steps_per_run},
@@ -73,7 +98,11 @@ std::string describe(const BenchmarkPlan& plan) {
   text += fmt::format("Memory a rank: about {} (a cautious estimate) of {} ({})\n",
                       base::format_bytes(plan.proxy.memory.total()),
                       base::format_bytes(plan.memory_limit_bytes), plan.memory_limit_source);
-  for (std::size_t rank = 0; rank < plan.placement.size(); ++rank) {
+  bool by_engine = runs_by_engine(plan.options.launch, base::current_environment());
+  for (const auto& [where, argv] : commands_of(plan)) {
+    text += fmt::format("{}:\n  {}\n", where, shell_join(argv));
+  }
+  for (std::size_t rank = 0; !by_engine && rank < plan.placement.size(); ++rank) {
     text += fmt::format("Rank {} on cpus {}: {} -m ljtrain.worker RUN_FOLDER/worker.json\n", rank,
                         fmt::join(plan.placement[rank], ","), plan.python.string());
   }

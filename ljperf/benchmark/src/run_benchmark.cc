@@ -22,7 +22,9 @@
 #include "benchmark/run_environment.h"
 #include "benchmark/summary.h"
 #include "cnp/record_file.h"
-#include "launcher/interrupts.h"
+#include "launch.h"
+#include "launcher/engines.h"
+#include "base/interrupts.h"
 #include "launcher/rank_group.h"
 #include "output.h"
 
@@ -95,10 +97,14 @@ std::string phase_words(const std::string& phase) {
   return found == kWords.end() ? "starting" : found->second;
 }
 
-RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
+base::OrderedJson worker_of(const BenchmarkPlan& plan, const std::filesystem::path& folder) {
   base::OrderedJson worker = plan.worker;
   worker["training_arguments"]["output_dir"] = (folder / "trainer").string();
+  return worker;
+}
+
+RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path& folder) {
+  base::OrderedJson worker = worker_of(plan, folder);
   std::filesystem::path worker_file = folder / "worker.json";
   base::write_file_atomically(worker_file, worker.dump(2) + "\n");
   RankGroupPlan group;
@@ -114,7 +120,8 @@ RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path&
 
 // One run: launches the ranks, collects what they report. Whatever goes wrong is in the result.
 RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
-                        RunCollector& collector, Progress& progress, const Interrupts& interrupts) {
+                        RunCollector& collector, Progress& progress, const Interrupts& interrupts,
+                        int run, std::vector<RankIdentity>& identities) {
   RankGroupObserver observer;
   observer.on_event = [&](int rank, const base::Json& event) {
     if (rank == 0 && event["event"] == "phase") {
@@ -133,7 +140,14 @@ RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& 
   };
   observer.on_tick = [&] { progress.tick(); };
   try {
+    std::filesystem::create_directories(folder);
+    if (runs_by_engine(plan.options.launch, base::current_environment())) {
+      return run_by_engine(plan, folder, worker_of(plan, folder), observer, interrupts, run,
+                           identities);
+    }
     return run_ranks(group_plan(plan, folder), observer, interrupts);
+  } catch (const base::UserError& refused) {
+    return {Outcome::kBadInput, -1, refused.what(), "", {}};
   } catch (const std::exception& failure) {
     return {Outcome::kFailed, -1, failure.what(), "", {}};
   }
@@ -187,16 +201,32 @@ int exit_code_of(cnp::Status status) {
                                                : base::kFailed;
 }
 
+// Where each rank was, as it said itself.
+void add_hosts(cnp::Record& record, const std::vector<RankIdentity>& identities) {
+  if (identities.empty()) {
+    return;
+  }
+  std::vector<std::string> hosts;
+  record.configuration.binding.clear();
+  for (std::size_t rank = 0; rank < identities.size(); ++rank) {
+    hosts.push_back(identities[rank].host);
+    record.configuration.binding.push_back(
+        fmt::format("rank {}: cpus {}", rank, fmt::join(identities[rank].cpus, ",")));
+  }
+  record.configuration.extra["launcher"]["hosts"] = hosts;
+}
+
 // All runs, until one does not complete. What each measured is in the record.
 RankGroupResult run_all(const BenchmarkPlan& plan, const std::filesystem::path& output,
                         const Interrupts& interrupts, cnp::Record& record) {
   RankGroupResult result;
+  std::vector<RankIdentity> identities;
   Progress progress(plan.options.repeat, plan.steps_per_run);
   for (int run = 0; run < plan.options.repeat && result.outcome == Outcome::kCompleted; ++run) {
     progress.start_run(run);
     RunCollector collector(plan.ranks, plan.on_gpus ? "cuda" : "cpu");
-    result =
-        execute(plan, output / fmt::format("run-{}", run + 1), collector, progress, interrupts);
+    result = execute(plan, output / fmt::format("run-{}", run + 1), collector, progress, interrupts,
+                     run, identities);
     if (result.outcome == Outcome::kBadInput && run == 0) {
       break;
     }
@@ -204,6 +234,7 @@ RankGroupResult run_all(const BenchmarkPlan& plan, const std::filesystem::path& 
       mark(record, result);
     }
     add_run(record, plan, collector);
+    add_hosts(record, identities);
   }
   return result;
 }
@@ -270,12 +301,19 @@ int run_benchmark(const BenchmarkOptions& options) {
     fmt::print("{}\n", dump_environment(detect_hardware(), answer).dump(2));
     return base::kDone;
   }
-  BenchmarkPlan plan = make_plan(options);
+  const base::Environment environment = base::current_environment();
+  if (runs_elsewhere(options.launch, environment)) {
+    return benchmark_elsewhere(options);
+  }
+  check(options);
+  BenchmarkOptions here = options;
+  here.launch = settled(options.launch, environment);
+  BenchmarkPlan plan = make_plan(here);
   if (options.dry_run) {
     fmt::print("{}\n", options.json ? to_json(plan).dump(2) : describe(plan));
     return base::kDone;
   }
-  return run_plan(plan);
+  return plan.options.launch.node_rank.value_or(0) > 0 ? run_other_node(plan) : run_plan(plan);
 }
 
 }  // namespace ljtrain::ljperf

@@ -306,6 +306,9 @@ cnp::Record start_record(const BenchmarkPlan& plan) {
   record.configuration.allocator = allocator_of(plan.allocator);
   record.configuration.extra["collectives"] = plan.options.collectives;
   record.configuration.extra["notes"] = plan.notes;
+  record.configuration.extra["launcher"] = {{"name", plan.options.launch.launcher},
+                                            {"nodes", plan.nodes},
+                                            {"ranks_per_node", plan.ranks_per_node}};
   record.environment = describe_environment(plan.hardware, versions_of(plan));
   return record;
 }

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.h"
 #include "launcher/hardware.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 #include "peer_group.h"
 
 namespace ljtrain::ljperf {

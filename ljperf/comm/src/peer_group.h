@@ -9,7 +9,7 @@
 
 #include "base/process.h"
 #include "base/unique_fd.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 #include "library.h"
 #include "shared_memory_files.h"
 

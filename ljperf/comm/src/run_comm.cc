@@ -15,7 +15,7 @@
 #include "comm/results.h"
 #include "fleet.h"
 #include "launcher/hardware.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 #include "libraries.h"
 #include "measure.h"
 #include "report.h"

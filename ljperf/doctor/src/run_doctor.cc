@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "doctor/examine.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {

@@ -137,7 +137,7 @@ class RankGroup {
     options.standard_error = output.get();
     options.inherited_fds = {write_end.get()};
     ranks_.push_back(Rank{base::ChildProcess::spawn(options), EventReader(std::move(read_end)),
-                          Clock::now(), 0, false, std::nullopt});
+                          Clock::now(), 0, /*done=*/!plan_.reports, std::nullopt});
   }
 
   void wait_for_something() {
@@ -281,13 +281,17 @@ class RankGroup {
 
   std::string describe_end(int number, Rank& rank) {
     base::ExitStatus status = rank.process.poll().value_or(base::ExitStatus{});
-    std::string when = rank.steps > 0 ? fmt::format("after step {}", rank.steps)
-                                      : std::string("before its first step");
+    std::string when = rank.steps > 0  ? fmt::format("after step {}", rank.steps)
+                       : plan_.reports ? "before its first step"
+                                       : "while the script ran";
     if (status.signal == SIGKILL) {
       return fmt::format("rank {} was killed {} {}", number, why_killed(), when);
     }
     if (status.signal != 0) {
       return fmt::format("rank {} crashed with {} {}", number, ::strsignal(status.signal), when);
+    }
+    if (!plan_.reports) {
+      return fmt::format("rank {} ended with exit code {}", number, status.code);
     }
     return fmt::format("rank {} ended with exit code {} {} without saying why", number, status.code,
                        when);
@@ -307,7 +311,7 @@ class RankGroup {
 
   // A rank that makes no progress in time is hung: ask all for their stacks, say who stands where.
   void check_progress() {
-    if (result_.has_value()) {
+    if (result_.has_value() || !plan_.reports) {
       return;
     }
     Clock::time_point now = Clock::now();
@@ -374,7 +378,7 @@ class RankGroup {
       rank.process.signal_group(SIGTERM);
       rank.process.signal_group(SIGCONT);
     }
-    Clock::time_point deadline = Clock::now() + milliseconds(300);
+    Clock::time_point deadline = Clock::now() + plan_.grace;
     auto any_left = [this] {
       return std::any_of(ranks_.begin(), ranks_.end(),
                          [](Rank& rank) { return !rank.process.poll().has_value(); });
@@ -404,7 +408,7 @@ RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& ob
   constexpr int kTries = 3;
   for (int attempt = 1;; ++attempt) {
     RankGroupResult result = RankGroup(plan, observer, interrupts).run();
-    bool port_taken = result.outcome == Outcome::kFailed &&
+    bool port_taken = plan.reports && result.outcome == Outcome::kFailed &&
                       (result.sentence.find("EADDRINUSE") != std::string::npos ||
                        result.sentence.find("address already in use") != std::string::npos);
     if (!port_taken || attempt == kTries) {

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "benchmark/python_environment.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {

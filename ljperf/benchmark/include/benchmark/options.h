@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/launch_options.h"
+
 namespace ljtrain::ljperf {
 
 inline constexpr int kDefaultSteps = 30;
@@ -44,6 +46,7 @@ struct BenchmarkOptions {
   bool dry_run = false;
   bool env_dump = false;
   bool verbose = false;
+  LaunchOptions launch;                   // where the ranks are started
   std::vector<std::string> command_line;  // as typed, for the record
 };
 

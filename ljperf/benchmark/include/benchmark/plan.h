@@ -24,9 +24,11 @@ struct BenchmarkPlan {
   std::string engine;  // deepspeed, fsdp, ddp
   std::string model;   // name in the catalogue, or the config file's folder or name
   bool on_gpus = false;
-  int ranks = 1;
+  int ranks = 1;           // of all hosts
+  int ranks_per_node = 1;  // of a host
+  int nodes = 1;
   int threads_per_rank = 1;
-  std::vector<std::vector<int>> placement;
+  std::vector<std::vector<int>> placement;  // of this host's ranks
   std::optional<int> zero_stage;  // engine deepspeed only
   int seq = 0;
   int micro_batch = 1;

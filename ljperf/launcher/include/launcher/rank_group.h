@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/process.h"
-#include "launcher/interrupts.h"
+#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 
@@ -23,6 +23,10 @@ struct RankGroupPlan {
   std::chrono::milliseconds start_timeout{
       std::chrono::minutes(10)};                                    // until every rank's first step
   std::chrono::milliseconds step_timeout{std::chrono::minutes(5)};  // between two steps of a rank
+  // Whether the ranks send events. Those of a user's own script do not: no step is waited for, and
+  // exit codes decide.
+  bool reports = true;
+  std::chrono::milliseconds grace{300};  // a rank may take to end by itself when asked to
 };
 
 enum class Outcome { kCompleted, kFailed, kBadInput, kInterrupted };
