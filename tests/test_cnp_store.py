@@ -325,8 +325,11 @@ def test_bad_records_are_named_and_the_rest_works(cnp: Cnp, write: Write, templa
     assert set(cnp.ids()) == {"cut", good}
     (cnp.records / "annotations").mkdir()
     (cnp.records / "annotations" / f"{good}.json").write_text('{"tags": 3}')
-    assert "annotations" in cnp("list").stderr
-    refused(cnp("tag", good, "x"), "tags", "mend")
+    marked = {problem["file"] for problem in cnp.json("list")["problems"]}
+    assert f"annotations/{good}.json" in marked
+    done = cnp("tag", good, "x")
+    assert done.returncode == 2 and "mend or delete it" in done.stderr
+    assert (cnp.records / "annotations" / f"{good}.json").read_text() == '{"tags": 3}'
     assert cnp.json("show", good)["record_id"] == good
 
 
@@ -416,7 +419,10 @@ def test_prune_spares_what_people_marked(cnp: Cnp, write: Write) -> None:
 
 
 def test_a_hundred_thousand_records_stay_quick(cnp: Cnp, write: Write, template: Record) -> None:
-    """The index as it is after 100,000 records; their files are names only, to save minutes."""
+    """The index as it is after 100,000 records; their files are names only, to save minutes.
+
+    Processor time, so that other work on the machine is not counted.
+    """
     write(1)
     assert len(cnp.ids()) == 1
     count = 100_000
@@ -445,12 +451,16 @@ def test_a_hundred_thousand_records_stay_quick(cnp: Cnp, write: Write, template:
     database.close()
     time.sleep(0.1)
 
+    def processor_seconds() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
     def quickest(*arguments: str) -> float:
         times = []
-        for _ in range(7):
-            begin = time.perf_counter()
+        for _ in range(5):
+            begin = processor_seconds()
             done = cnp(*arguments)
-            times.append(time.perf_counter() - begin)
+            times.append(processor_seconds() - begin)
             assert done.returncode == 0, done.stderr
         return min(times)
 

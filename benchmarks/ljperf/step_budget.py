@@ -49,14 +49,12 @@ def sides(parts: str) -> dict[str, list[str]]:
     """What is run: the stack as asked, without recomputing, and without communication too."""
     kept = [part for part in parts.split(",") if part]
     free = ",".join(part for part in kept if part != "recompute")
-    alone = ",".join(part for part in kept if part not in ("recompute", "accl"))
     with_free = ["--with", free] if free else []
-    with_alone = ["--with", alone] if alone else []
     return {
         "step": ["--with", parts] if kept else [],
         "checkpointed": with_free,
         "nothing recomputed": [*with_free, *NO_CHECKPOINTING],
-        "limit": [*with_alone, *NO_CHECKPOINTING, "--collectives", "none"],
+        "limit": [*with_free, *NO_CHECKPOINTING, "--collectives", "none"],
     }
 
 

@@ -38,7 +38,7 @@ class Break:
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.cause}"
+        return self.cause if self.file == "?" else f"{self.file}:{self.line}: {self.cause}"
 
 
 @dataclass
@@ -82,10 +82,10 @@ def _first_line(text: str) -> str:
 
 def explained(text: str) -> str:
     """The sentence in which Dynamo says what it does not do, where it has one."""
-    for line in text.splitlines():
-        if line.strip().startswith("Explanation:"):
-            return _first_line(line.strip().removeprefix("Explanation:"))
-    return _first_line(text)
+    before, mark, after = text.partition("Explanation:")
+    # It may begin on the next line, and be empty where an operator gives none.
+    after = after.partition("Hint:")[0].partition("Developer debug context:")[0]
+    return _first_line(after if mark and after.strip() else before)
 
 
 def short_cause(error: BaseException) -> str:

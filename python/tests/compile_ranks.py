@@ -140,6 +140,7 @@ def arguments(folder: str, case: dict[str, Any], compiled: bool) -> TrainingArgu
     }
     if case.get("checkpoint_after"):
         options |= {"save_strategy": "steps", "save_steps": case["checkpoint_after"]}
+        options |= {"ignore_data_skip": True}  # the batches are those of the steps left
     if "reentrant" in case:
         options["gradient_checkpointing_kwargs"] = {"use_reentrant": case["reentrant"]}
     if case.get("evaluate"):
@@ -203,7 +204,8 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
 
             model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
         trainer = ScriptedTrainer(model=model, args=options, eval_dataset=[0])
-        trainer.batches = batches(case["lengths"], rank)
+        done = case["checkpoint_after"] if case.get("resume_from") else 0
+        trainer.batches = batches(case["lengths"], rank)[done:]
         began = time.perf_counter()
         trainer.train(resume_from_checkpoint=case.get("resume_from"))
         result = {

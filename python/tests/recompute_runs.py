@@ -123,7 +123,7 @@ def _keep_losses(trainer: Trainer, losses: list[float]) -> None:
         losses.append(float(loss))
         return loss
 
-    trainer.training_step = kept
+    trainer.training_step = kept  # type: ignore[method-assign]
 
 
 def _digest(model: nn.Module) -> str:
@@ -147,7 +147,7 @@ def train(
     result = Result()
     lines: list[str] = result.lines
     said = announce.say
-    announce.say = lambda line, level="info": lines.append(line)  # type: ignore[assignment]
+    announce.say = lambda line, level="info": lines.append(line)
     settings: dict[str, Any] = {
         "gradient_checkpointing": True,
         "per_device_train_batch_size": 4,

@@ -482,6 +482,14 @@ def test_a_compiler_that_fails_says_so_where_it_is_waited_for(
         kernel.result(timeout=60)
 
 
+def test_a_cause_is_one_line() -> None:
+    explained = compile_backend.explained
+    assert explained("Title\n  Explanation: Cannot.\n  Hint: Do not.") == "Cannot."
+    assert explained("Title\n  Explanation:\n  Cannot.\n  Hint: Do not.") == "Cannot."
+    assert explained("Title\n  Explanation: \n  Hint: Do not.") == "Title"
+    assert explained("") == "no reason given"
+
+
 # ---- statements that no graph can begin in again ----
 
 

@@ -128,6 +128,7 @@ def trained(results: dict[str, Any], name: str) -> dict[str, Any]:
     assert "error" not in result, result.get("error")
     eager, compiled = result["eager"], result["compiled"]
     exact = result["case"].get("backend", "inductor") != "inductor"
+    exact = exact and "tolerance" not in result["case"]
     for what in ("losses", "grad_norms", "evaluated"):
         wanted = eager[what] if exact else pytest.approx(eager[what], rel=BF16)
         assert compiled[what] == wanted, what
@@ -264,8 +265,10 @@ def test_what_is_compiled_again_and_again_goes_eager_between_two_steps(
 ) -> None:
     (variant,) = variants(trained(more, "storm"))
     assert variant["mode"] == "eager"
-    (line,) = [line for line in more[""].splitlines() if "from step" in line]
-    assert "runs eagerly from step" in line
+    (line,) = [
+        line for line in more[""].splitlines() if "Layer_counter" in line and "from step" in line
+    ]
+    assert "runs eagerly from step" in line and "?" not in line
     assert "as its inputs or attributes keep changing" in line
     assert "recompile_limit" not in more[""]
 
@@ -273,6 +276,7 @@ def test_what_is_compiled_again_and_again_goes_eager_between_two_steps(
 @pytest.mark.slow
 def test_lora_trains_the_same(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    results = run_cases(tmp_path, [{"case": "lora", **AOT, "lora": True, "lengths": [32] * 4}])
-    (variant,) = variants(trained(results, "lora"))
+    # Not to the bit: a graph adds the gradients of the two paths in another order.
+    case = {"case": "lora", **AOT, "lora": True, "lengths": [32] * 4, "tolerance": BF16}
+    (variant,) = variants(trained(run_cases(tmp_path, [case]), "lora"))
     assert (variant["mode"], variant["graphs"], variant["breaks"]) == ("whole", 1, [])

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ljtrain.autoload
+import ljtrain.compile
 import ljtrain.recompute
 import pytest
 import torch
@@ -20,6 +22,7 @@ from ljtrain.worker_config import BadInput
 from recompute_runs import LAYERS, LLAMA, Result, build, train, with_controller
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from transformers import trainer as trainer_module
 
 VARIABLE = "LJTRAIN_MEMORY_LIMIT"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -192,7 +195,9 @@ class Failing:
             if self.left == 0:
                 raise torch.OutOfMemoryError("not enough memory: you tried to allocate 8 bytes")
 
-        layer = recompute_layers.find(trainer.model).modules[self.layer]
+        layers = recompute_layers.find(trainer.model)
+        assert layers is not None
+        layer = layers.modules[self.layer]
         if self.where == "forward":
             layer.register_forward_pre_hook(fail)
         else:
@@ -464,3 +469,28 @@ def test_deepspeeds_own_checkpoint_is_the_one_that_is_used(tmp_path: Path) -> No
     result = train(tmp_path, prepare=prepare, steps=3)
     assert result.report is not None and calls == 1 + 2 + 3
     assert_same(result, train(tmp_path, optimised=False, steps=3))
+
+
+@pytest.mark.slow
+def test_compiled_layers_have_two_variants_of_one_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ljtrain.autoload, "active", {"recompute", "compile"})
+    callbacks = list(trainer_module.DEFAULT_CALLBACKS)
+    ljtrain.compile.activate()
+    try:
+        changing = with_controller(_every_other_amount)
+        result = train(tmp_path, prepare=changing, torch_compile=True)
+        stock = train(tmp_path, optimised=False, torch_compile=True)
+    finally:
+        trainer_module.DEFAULT_CALLBACKS[:] = callbacks
+    assert result.report is not None and result.report["moves"] == 4
+    assert not result.report["kept_operators"]
+    assert_same(result, stock)
+    (kind,) = ljtrain.compile.report()[-2]["kinds"]
+    assert sorted(variant["name"] for variant in kind["variants"]) == [
+        "training",
+        "training, checkpointed",
+    ]
+    for variant in kind["variants"]:
+        assert variant["graphs"] == 1 and variant["recompilations"] == 0
