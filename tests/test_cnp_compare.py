@@ -268,3 +268,21 @@ def test_junit_is_read_by_an_xml_parser(cnp: Cnp) -> None:
     assert cases["loss"].find("failure") is None
     missing = cnp("gate", "--baseline", base, slower, "--junit", str(cnp.folder / "no/x.xml"))
     assert missing.returncode == 2 and "x.xml" in missing.stderr
+
+
+def test_what_cannot_be_written_is_said(cnp: Cnp) -> None:
+    base, other = cnp.make(NOISE[:5], 10), cnp.make(NOISE[:5], 15)
+    pipe = cnp.folder / "pipe"
+    os.mkfifo(pipe)
+    refusal = cnp("gate", "--baseline", base, other, "--junit", str(pipe))
+    assert refusal.returncode == 2 and "no regular file" in refusal.stderr
+    assert pipe.is_fifo()
+    for command in (("compare", base, other), ("gate", "--baseline", base, other)):
+        with Path("/dev/full").open("w") as full:
+            result = subprocess.run(
+                [Path(sysconfig.get_path("scripts")) / "cnp", *command],
+                env={**os.environ, "LJTRAIN_RECORDS": str(cnp.folder)},
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        assert result.returncode == 1
+        assert "standard output cannot be written: No space left" in result.stderr

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -120,7 +122,13 @@ int run_main(const char* program, const std::function<int()>& body) {
   } while (null >= 0 && null <= STDERR_FILENO);
   ::close(null);
   try {
-    return body();
+    int code = body();
+    if (std::fflush(stdout) != 0) {
+      std::fprintf(stderr, "%s: standard output cannot be written: %s\n", program,
+                   std::strerror(errno));
+      return code == kDone ? kFailed : code;
+    }
+    return code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: internal error: %s; please report it\n", program, error.what());
     return kFailed;

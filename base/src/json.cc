@@ -210,6 +210,11 @@ std::size_t line_of(std::string_view text, const Json::json_pointer& pointer) {
 }
 
 void write_file_atomically(const std::filesystem::path& file, std::string_view content) {
+  // rename() would put a file in the place of a device such as /dev/stdout.
+  std::error_code code;
+  if (std::filesystem::exists(file, code) && !std::filesystem::is_regular_file(file, code)) {
+    throw user_error("{}: cannot be written: it is there and is no regular file", file.string());
+  }
   std::string temporary = fmt::format("{}.{}.tmp", file.string(), ::getpid());
   auto fail = [&](const char* step) {
     int reason = errno;

@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -51,6 +52,10 @@ TEST(WriteFileAtomically, LeavesNothingBehindWhenItFails) {
   std::filesystem::create_directories(folder / "taken");
   EXPECT_THROW(write_file_atomically(folder / "taken", "x"), UserError);
   EXPECT_THROW(write_file_atomically(folder / "no" / "such", "x"), UserError);
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(write_file_atomically(folder / "pipe", "x"), UserError);
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  std::filesystem::remove(folder / "pipe");
   write_file_atomically(folder / "file", "old");
   write_file_atomically(folder / "file", "new");
   std::ifstream stream(folder / "file");

@@ -45,9 +45,8 @@ Check check_runs(const std::vector<Record>& candidate) {
         record.failure ? base::printable(record.failure->sentence) : "it does not say why");
     return check;
   }
-  check.sentence = candidate.size() == 1
-                       ? std::string("the record completed")
-                       : fmt::format("{} records completed", candidate.size());
+  check.sentence = candidate.size() == 1 ? std::string("the record completed")
+                                         : fmt::format("{} records completed", candidate.size());
   return check;
 }
 
