@@ -115,9 +115,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
             for name in order:
-                done = run_once(
-                    PAIRS[name] + more, arguments.model, arguments.steps, Path(folder)
-                )
+                done = run_once(PAIRS[name] + more, arguments.model, arguments.steps, Path(folder))
                 runs[name].append(done)
                 print(
                     f"round {number + 1}: {name} {done['step_time_s']['median']:.3f} s",

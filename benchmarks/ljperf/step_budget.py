@@ -49,14 +49,12 @@ def sides(parts: str) -> dict[str, list[str]]:
     """What is run: the stack as asked, without recomputing, and without communication too."""
     kept = [part for part in parts.split(",") if part]
     free = ",".join(part for part in kept if part != "recompute")
-    alone = ",".join(part for part in kept if part not in ("recompute", "accl"))
     with_free = ["--with", free] if free else []
-    with_alone = ["--with", alone] if alone else []
     return {
         "step": ["--with", parts] if kept else [],
         "checkpointed": with_free,
         "nothing recomputed": [*with_free, *NO_CHECKPOINTING],
-        "limit": [*with_alone, *NO_CHECKPOINTING, "--collectives", "none"],
+        "limit": [*with_free, *NO_CHECKPOINTING, "--collectives", "none"],
     }
 
 
@@ -99,9 +97,7 @@ def memory_speeds() -> dict[str, float]:
     cores = sorted(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(len(cores)), context.Queue()
-    workers = [
-        context.Process(target=_move_memory, args=(core, start, results)) for core in cores
-    ]
+    workers = [context.Process(target=_move_memory, args=(core, start, results)) for core in cores]
     for worker in workers:
         worker.start()
     best = [results.get() for _ in workers]
@@ -113,9 +109,7 @@ def memory_speeds() -> dict[str, float]:
     }
 
 
-def budget(
-    runs: dict[str, list[dict[str, Any]]], speeds: dict[str, float]
-) -> list[dict[str, Any]]:
+def budget(runs: dict[str, list[dict[str, Any]]], speeds: dict[str, float]) -> list[dict[str, Any]]:
     """The lines, in seconds: `measured` (None: is part of another line) and `bound`."""
     record = runs["step"][-1]
     parts = {

@@ -106,7 +106,8 @@ def _table(rows: list[dict[str, Any]], summary: dict[str, Any], about: dict[str,
         window = f", window {row['window']}" if row["window"] else ""
         lines.append(
             f"| {row['family']}{window}{variant} | {row['engine']} | {row['ranks']} | "
-            f"{row['hidden']} x {row['layers']} | {row['vocab']} | {row['micro_batch']} x {row['seq']}{steps} | "
+            f"{row['hidden']} x {row['layers']} | {row['vocab']} | "
+            f"{row['micro_batch']} x {row['seq']}{steps} | "
             f"{row['recomputed']} | {row['static_bytes'] / 2**20:.1f} | "
             f"{row['rise_bytes'] / 2**20:.1f} | {row['predicted_rise_bytes'] / 2**20:.1f} | "
             f"{100 * row['error']:+.2f} % | {row['peak_at']} | {row['activation_share']:.0%} |"

@@ -70,7 +70,8 @@ void parse(AblateOptions& options) {
   for (const std::string& text : options.environments) {
     std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-      throw base::user_error("--env {}: write NAME=VENV or NAME=IMAGE, as in base=/opt/stock", text);
+      throw base::user_error("--env {}: write NAME=VENV or NAME=IMAGE, as in base=/opt/stock",
+                             text);
     }
     if (!ablation.environments.emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
       throw base::user_error("--env {}: this name is given twice", text);
@@ -103,11 +104,10 @@ void add_ablate(CLI::App& app, CommandContext& context) {
                             ->add_option("--budget", options->budget,
                                          "Time for the runs after the warm-up: 15m, 900s, 1h")
                             ->capture_default_str();
-  CLI::Option* until =
-      command
-          ->add_option("--until", options->until,
-                       "Stop before, when every interval is at most +- this")
-          ->capture_default_str();
+  CLI::Option* until = command
+                           ->add_option("--until", options->until,
+                                        "Stop before, when every interval is at most +- this")
+                           ->capture_default_str();
   command->add_option("--blocks", ablation.blocks, "Stop after so many blocks");
   command->add_option("--steps", ablation.steps,
                       "Measured steps a run (default: chosen from the budget)");
@@ -115,7 +115,8 @@ void add_ablate(CLI::App& app, CommandContext& context) {
   command->add_option("--run-timeout", options->run_timeout, "What one run may take")
       ->capture_default_str();
   command->add_option("--ljperf", ablation.ljperf, "Program that runs the benchmarks");
-  command->add_option("--resume", ablation.resume, "Folder of an interrupted ablation: go on with it");
+  command->add_option("--resume", ablation.resume,
+                      "Folder of an interrupted ablation: go on with it");
   command->add_flag("--json", ablation.json, "One JSON document on standard output");
   command->add_flag("--dry-run", ablation.dry_run, "Print the runs, start nothing");
   command->add_option("runs", ablation.more, "Options of every ljperf benchmark, after `--`");

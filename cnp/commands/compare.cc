@@ -38,10 +38,13 @@ std::string side_line(const char* letter, const Side& side) {
   std::size_t runs = 0;
   for (const Record& record : side.records) runs += record.runs.size();
   const Record& first = side.records.front();
+  auto or_unknown = [](const std::string& text) {
+    return text.empty() ? std::string("?") : base::printable(text);
+  };
+  std::string ranks = first.ranks > 0 ? std::to_string(first.ranks) : "?";
   return fmt::format("{}  {}: {} {} of {}/{}, {} {}\n", letter, base::printable(side.name, 60),
-                     runs, runs == 1 ? "run" : "runs", base::printable(first.engine),
-                     base::printable(first.model), first.ranks,
-                     first.ranks == 1 ? "rank" : "ranks");
+                     runs, runs == 1 ? "run" : "runs", or_unknown(first.engine),
+                     or_unknown(first.model), ranks, first.ranks == 1 ? "rank" : "ranks");
 }
 
 void print_differences(const std::vector<Difference>& differences) {
@@ -86,8 +89,8 @@ std::string bytes_words(const std::optional<std::uint64_t>& bytes) {
 
 void print_figures(const Side& a, const Side& b, const Comparison& comparison) {
   auto rate = [](const Side& side) {
-    return base::format_count(static_cast<double>(side.records.front().global_tokens_per_step) /
-                              step_time(side));
+    std::optional<double> tokens = tokens_per_step(side);
+    return tokens ? base::format_count(*tokens / step_time(side)) : std::string("-");
   };
   const std::vector<Column> columns = {{.title = "", .importance = Column::kAlways},
                                        {.title = "A", .right = true, .importance = Column::kAlways},

@@ -144,8 +144,8 @@ OrderedJson to_json(const Side& side) {
   json["runs"] = runs;
   double seconds = step_time(side);
   json["step_time_s"] = number(seconds);
-  json["tokens_per_s"] =
-      number(static_cast<double>(side.records.front().global_tokens_per_step) / seconds);
+  std::optional<double> tokens = tokens_per_step(side);
+  json["tokens_per_s"] = tokens ? number(*tokens / seconds) : OrderedJson(nullptr);
   return json;
 }
 

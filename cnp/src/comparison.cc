@@ -26,7 +26,8 @@ std::string named(const Record& record) { return base::printable(record.record_i
 std::vector<double> steps_after_warmup(const Run& run) {
   std::vector<double> seconds;
   for (const Step& step : run.steps) {
-    if (!step.warmup) seconds.push_back(step.seconds);
+    // Imports may know the median only.
+    if (!step.warmup && std::isfinite(step.seconds)) seconds.push_back(step.seconds);
   }
   return seconds;
 }
@@ -99,11 +100,22 @@ Side make_side(std::string name, std::vector<Record> records, bool forced) {
   return {std::move(name), std::move(records)};
 }
 
-std::vector<Measurement> measurements(const Side& side) {
+std::optional<double> tokens_per_step(const Side& side) {
+  std::int64_t tokens = side.records.front().global_tokens_per_step;
+  for (const Record& record : side.records) {
+    if (record.global_tokens_per_step != tokens) return std::nullopt;
+  }
+  return tokens > 0 ? std::optional(static_cast<double>(tokens)) : std::nullopt;
+}
+
+std::vector<Measurement> measurements(const Side& side, bool per_token) {
   std::vector<Measurement> found;
   for (const Record& record : side.records) {
     Measurement one;
-    auto tokens = static_cast<double>(record.global_tokens_per_step);
+    if (per_token && record.global_tokens_per_step <= 0) {
+      throw base::user_error("record {} does not say how many tokens a step has", named(record));
+    }
+    double tokens = per_token ? static_cast<double>(record.global_tokens_per_step) : 1;
     // Without a time of its own it belongs to the session before it.
     double before = found.empty() ? 0 : found.back().start_s;
     one.start_s = seconds_of(record.created).value_or(before);
@@ -153,7 +165,8 @@ std::string_view verdict(const RunRatio& speed) {
 Comparison compare(const Side& a, const Side& b, double level) {
   Comparison found;
   found.differences = differences(a.records.front(), b.records.front());
-  found.speed = ratio_of_runs(measurements(a), measurements(b), level);
+  bool per_token = tokens_per_step(a) && tokens_per_step(b);
+  found.speed = ratio_of_runs(measurements(a, per_token), measurements(b, per_token), level);
   found.memory = compare_memory(a, b, level);
   found.loss = loss_parity(a, b);
   found.proxy = a.records.front().proxy.is_proxy || b.records.front().proxy.is_proxy;

@@ -45,6 +45,13 @@ const std::set<std::string>& unlike_keys() {
   return keys;
 }
 
+// Of those, what must be known: an import may leave out the rest.
+const std::set<std::string>& needed_keys() {
+  static const std::set<std::string> keys = {"model", "device", "precision", "sequence_length",
+                                             "global_tokens_per_step"};
+  return keys;
+}
+
 // What repeats of one configuration have in common, beside the task.
 const std::set<std::string>& repeat_keys() {
   static const std::set<std::string> keys = {"engine",      "components",       "stock_compile",
@@ -127,12 +134,11 @@ std::vector<Difference> differences(const Record& a, const Record& b) {
     bool has_a = in_a != of_a.end();
     bool has_b = in_b != of_b.end();
     if (has_a && has_b && in_a->second == in_b->second) continue;
-    // Unknown on one side is not a difference in kind: an import knows less than a record.
     bool known = has_a && has_b && !in_a->second.is_null() && !in_b->second.is_null();
     found.push_back({.key = base::printable(key, kLongestValue),
                      .a = has_a ? shown(in_a->second) : "",
                      .b = has_b ? shown(in_b->second) : "",
-                     .unlike = known && listed(unlike_keys(), key)});
+                     .unlike = known ? listed(unlike_keys(), key) : needed_keys().contains(key)});
   }
   std::stable_partition(found.begin(), found.end(),
                         [](const Difference& difference) { return difference.unlike; });

@@ -37,14 +37,16 @@ bool same_start(std::string_view a, std::string_view b) {
 }
 
 bool same_data(const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  if (a.empty() || b.empty()) return true;  // unknown
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), same_start);
 }
 
 // Why the losses of two records cannot be held against each other; "" when they can.
 std::string why_not(const Record& a, const Record& b) {
   if (a.precision != b.precision) return "the precisions differ";
-  if (a.seed != b.seed && a.seed && b.seed) return "the seeds differ";
+  if (!a.seed || !b.seed || a.data.digests.empty() || b.data.digests.empty()) {
+    return "a side does not say its seed, or which data it read";
+  }
+  if (a.seed != b.seed) return "the seeds differ";
   if (!same_data(a.data.digests, b.data.digests)) {
     return "the ranks did not read the same data (another number of steps mixes it differently)";
   }

@@ -118,6 +118,8 @@ TEST(Differences, WhatOneSideDoesNotKnowIsNotUnlike) {
   Record b = a;
   b.parameters.reset();
   EXPECT_TRUE(holds(differences(a, b), "parameters", false));
+  b.zero_stage.reset();
+  EXPECT_EQ(unlike_sentence(differences(a, b)), "");
 }
 
 TEST(Differences, HostileValuesArePrintable) {
@@ -196,6 +198,9 @@ TEST(LossParity, UnknownSaysWhy) {
     return found.sentence;
   };
   EXPECT_EQ(why([](Record& r) { r.seed = 5; }), "the seeds differ");
+  const char* unsaid = "a side does not say its seed, or which data it read";
+  EXPECT_EQ(why([](Record& r) { r.seed.reset(); }), unsaid);
+  EXPECT_EQ(why([](Record& r) { r.data.digests.clear(); }), unsaid);
   EXPECT_NE(why([](Record& r) { r.data.digests = {"ff", "1e"}; }).find("same data"),
             std::string::npos);
   EXPECT_EQ(why([](Record& r) {
@@ -237,6 +242,20 @@ TEST(Compare, ThroughputNotStepsWhenForced) {
   Comparison found = compare(make_side("a", {named("a")}), make_side("b", {b}));
   EXPECT_NEAR(found.speed.ratio, 2, 1e-12);
   EXPECT_TRUE(found.proxy);
+}
+
+TEST(Compare, StepsWhereTokensAreUnknown) {
+  Record b = named("b");
+  b.global_tokens_per_step = 0;  // as an import has it
+  for (auto& run : b.runs) {
+    run.median_s = 3;
+    for (Step& step : run.steps) step.seconds = kNotFinite;
+  }
+  Side of_a = make_side("a", {named("a")});
+  Side of_b = make_side("b", {b});
+  EXPECT_NEAR(compare(of_a, of_b).speed.ratio, 0.5, 1e-12);
+  EXPECT_EQ(tokens_per_step(of_b), std::nullopt);
+  EXPECT_THROW(measurements(of_b, true), UserError);
 }
 
 TEST(Compare, VerdictByTheInterval) {

@@ -158,7 +158,10 @@ void add_benchmark(CLI::App& app, CommandContext& context) {
   add_measurement_options(*command, *options);
   add_output_options(*command, *options);
   command->footer(kExamples);
-  command->callback([&context, options] {
+  command->callback([&context, options, command] {
+    if (command->count("--huge-pages") == 0) {
+      options->huge_pages.reset();  // CLI11 gives a flag that is not there as false
+    }
     options->command_line = context.command_line;
     context.exit_code = run_benchmark(*options);
   });

@@ -25,6 +25,7 @@ from ljtrain import (
     autoload,
     compile_kernels,
     compile_layers,
+    compile_outline,
     compile_passes,
     compile_zero,
     patches,
@@ -156,6 +157,7 @@ class CompileCallback(TrainerCallback):
         for restore in reversed(self._restore):
             restore()
         self._restore = []
+        compile_outline.restore()
         self._agreement = None
 
     # ---- what was decided, and what fails later ----

@@ -24,6 +24,8 @@ NOT_THE_USERS = (
     "/transformers/modeling_layers.py",
 )
 LONGEST_CAUSE = 160
+# (file, line) of statements that compile_outline took out of a function: what they broke on.
+outlined: dict[tuple[str, int], str] = {}
 PLACE = "ljtrain_place"  # on a backend's exception: the first line of its graph
 
 
@@ -36,7 +38,7 @@ class Break:
     cause: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.cause}"
+        return self.cause if self.file == "?" else f"{self.file}:{self.line}: {self.cause}"
 
 
 @dataclass
@@ -80,10 +82,10 @@ def _first_line(text: str) -> str:
 
 def explained(text: str) -> str:
     """The sentence in which Dynamo says what it does not do, where it has one."""
-    for line in text.splitlines():
-        if line.strip().startswith("Explanation:"):
-            return _first_line(line.strip().removeprefix("Explanation:"))
-    return _first_line(text)
+    before, mark, after = text.partition("Explanation:")
+    # It may begin on the next line, and be empty where an operator gives none.
+    after = after.partition("Hint:")[0].partition("Developer debug context:")[0]
+    return _first_line(after if mark and after.strip() else before)
 
 
 def short_cause(error: BaseException) -> str:
@@ -179,7 +181,9 @@ class RecordingBackend:
         reason = getattr(module, "compile_subgraph_reason", None)
         if reason is not None and reason.graph_break and reason.user_stack:
             frame = reason.user_stack[-1]
-            graph.ended_by = Break(frame.filename, frame.lineno or 0, explained(reason.reason))
+            place = (frame.filename, frame.lineno or 0)
+            cause = outlined.get(place) or explained(reason.reason)
+            graph.ended_by = Break(*place, cause)
             self._recorder.add_break(graph.ended_by)
         try:
             compiled: Compiled = self._inductor(module, inputs)

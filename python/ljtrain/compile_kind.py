@@ -20,7 +20,14 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from ljtrain import compile_backend, compile_cache, compile_inputs, compile_passes, compile_trial
+from ljtrain import (
+    compile_backend,
+    compile_cache,
+    compile_inputs,
+    compile_outline,
+    compile_passes,
+    compile_trial,
+)
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
@@ -32,6 +39,7 @@ CHECKPOINTED = "forward_with_checkpointing"  # transformers' name of the functio
 # Dynamo's own limit must not strike in the middle of a step: ours does, between two steps.
 DYNAMO_LIMIT = 64
 MOST_RECOMPILATIONS = 8
+MOST_ROUNDS = 6  # of outlining statements that graphs cannot begin in again
 
 _log = logging.getLogger("ljtrain")
 
@@ -256,12 +264,13 @@ class CompiledKind:
             if attempt == WHOLE and PARTS in (mode, variant.mode):
                 continue
             if variant.mode != attempt:
-                variant.recorder = Recorder(failures=variant.recorder.failures)
-                variant.mode, variant.run = attempt, self._build(variant.recorder, attempt)
+                self._begin(variant, attempt)
             assert variant.run is not None
             try:
-                run = variant.run if attempt == WHOLE else functools.partial(_tried, variant.run)
-                compile_trial.step(run, call)
+                if attempt == WHOLE:
+                    compile_trial.step(variant.run, call)
+                else:
+                    self._step_in_parts(variant, call)
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
                 not_whole.append(compile_backend.as_break(error))
@@ -274,6 +283,20 @@ class CompiledKind:
                 return
         variant.recorder.failures += not_whole
         variant.mode, variant.run = EAGER, None
+
+    def _begin(self, variant: Variant, mode: str) -> None:
+        variant.recorder = Recorder(failures=variant.recorder.failures)
+        variant.mode, variant.run = mode, self._build(variant.recorder, mode)
+
+    def _step_in_parts(self, variant: Variant, call: Call) -> None:
+        """Tries; where Dynamo gave up a function because of one statement, without that one."""
+        for left in reversed(range(MOST_ROUNDS)):
+            assert variant.run is not None
+            with compile_outline.failures() as failed:
+                compile_trial.step(functools.partial(_tried, variant.run), call)
+            if left == 0 or not compile_outline.mend(failed):
+                return
+            self._begin(variant, PARTS)
 
     def _build(self, recorder: Recorder, mode: str) -> Forward:
         backend = compile_backend.RecordingBackend(recorder, self._mode, may_fail=mode == WHOLE)
@@ -317,8 +340,7 @@ class CompiledKind:
         variant.switched = True
         variant.mode, variant.run = mode, None
         if mode != EAGER:
-            variant.recorder = Recorder(failures=variant.recorder.failures)
-            variant.run = self._build(variant.recorder, mode)
+            self._begin(variant, mode)
 
     def install(self, replace: Callable[[nn.Module, Any], Undo]) -> list[Undo]:
         return [replace(layer, types.MethodType(self.call, layer)) for layer in self.kind.layers]

@@ -58,8 +58,7 @@ GLOO_IN_C10D = Patch(
     reason=(
         "register_backend takes new names only, and Trainer, DeepSpeed and accelerate ask for gloo "
         "by name; this is the class that c10d makes for that name, in debug mode too, and asks "
-        "isinstance of. ACCL stands there, or with `ljperf benchmark --collectives none` PyTorch's "
-        "FakeProcessGroup"
+        "isinstance of."
     ),
     checked_on=TORCH,
     apply=_gloo_in_c10d,

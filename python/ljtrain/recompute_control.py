@@ -150,7 +150,9 @@ class Controller:
             return
         seconds = time.perf_counter() - self.step.began
         self._seen = [self.memory.peak(), self.memory.current(), seconds]
-        if self._seen[0] >= self.largest_peak:
+        # The first step is like no other: no moments yet, and where layers are compiled, a pass
+        # ahead of it.
+        if self._seen[0] >= self.largest_peak or self.steps == 1:
             self.largest_peak, self.predicted_peak = self._seen[0], self._foretold
         self._steps_of_policy += 1
         settled = self._steps_of_policy >= self._settles and self.steps > 0

@@ -116,7 +116,9 @@ class Estimator:
         rise = peak - static
         state = static if self.state_bytes is None else self.state_bytes
         if self._rise is None:
-            return state + rise, self.start_margin * rise
+            expected, highest = self.model(shape).bound(static, peak)
+            wider = self.start_margin / UNMEASURED  # by earlier starts that failed
+            return state + expected - static, wider * (highest - expected)
         return state + self._rise * rise, OTHER_SHAPE * rise
 
     # ---- measured steps ----

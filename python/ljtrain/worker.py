@@ -80,16 +80,21 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     )
     from transformers import Trainer
 
-    from ljtrain import gemm_peak, measure, patches, worker_data, worker_extensions, worker_model
+    from ljtrain import (
+        gemm_peak,
+        measure,
+        patches,
+        worker_data,
+        worker_extensions,
+        worker_limit,
+        worker_model,
+    )
     from ljtrain import worker_allocator as allocator
-    from ljtrain import worker_limit
 
     _require_parts()
     allocator.require(config.allocator_library, huge_pages=config.huge_pages)
     meter = measure.Meter(config, events, device)
-    if config.collectives == "none":
-        worker_limit.remove_communication()
-    elif config.engine == "deepspeed":
+    if config.engine == "deepspeed":
         events.phase("operator")
         worker_extensions.build_shared_memory_operator()
     if config.engine == "fsdp":
@@ -109,6 +114,8 @@ def train(config: WorkerConfig, events: EventWriter) -> None:
     model = worker_model.build_model(config, model_config)
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     meter.attach(trainer)
+    if config.collectives == "none":
+        trainer.add_callback(worker_limit.NoCommunication())
     events.phase("train")
     gc.collect()
     trainer.train()

@@ -1,38 +1,34 @@
 """What a step would take if communication cost nothing: `ljperf benchmark --collectives none`.
 
-The engine partitions, gathers and reduces as ever, but its process groups are PyTorch's own
-FakeProcessGroup: an all-gather copies the rank's part into every place (so that what is computed
-stays finite), every other collective returns at once. Ranks train apart; the loss means nothing.
+The engine partitions, gathers and reduces as ever, but after the second step (until when it checks
+that ranks agree) its process groups are PyTorch's own FakeProcessGroup: an all-gather copies the
+rank's part into every place, so that what is computed stays finite; every other collective returns
+at once. Ranks train apart; the loss means nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch._C._distributed_c10d import FakeProcessGroup
+import torch
+from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroup
+from torch.distributed import distributed_c10d
+from transformers import TrainerCallback
 
-from ljtrain import patches
-
-
-class _MakesFakes(type):
-    """The type of a class that makes FakeProcessGroups where PyTorch makes Gloo's, and that they
-    are instances of.
-    """
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, FakeProcessGroup)
-
-    def __call__(cls, _store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        return FakeProcessGroup._create_internal(rank, size)
-
-
-class NoCommunication(metaclass=_MakesFakes):
-    """Stands for ProcessGroupGloo."""
+CHECKED_STEPS = 2  # ZeRO-3 compares what its ranks fetch while it records them
 
 
 def remove_communication() -> None:
-    """From now on groups on hosts exchange nothing."""
-    patches.GLOO_IN_C10D.apply(NoCommunication)
-    # Not by deepspeed.comm.torch's name alone: importing it early costs nothing here, ranks do so
-    # anyway.
-    patches.DEEPSPEED_SHARED_MEMORY.apply()
+    """From now on no group of this process exchanges anything between hosts' tensors."""
+    for group in distributed_c10d._world.pg_map:
+        fake = FakeProcessGroup._create_internal(group.rank(), group.size())
+        # A type that the group has no backend of yet: for one that it has, it keeps the old one.
+        group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, fake)
+
+
+class NoCommunication(TrainerCallback):
+    """Takes communication away once the engine has stopped checking that ranks agree."""
+
+    def on_step_end(self, _arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.global_step == CHECKED_STEPS:
+            remove_communication()

@@ -235,11 +235,11 @@ def context_manager(self: Any, x: Tensor) -> Tensor:
 
 @construct
 def context_manager_with_print(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # eager
+    x = x * 2  # graph
     with doubled([]) as factor:
         print(factor)  # eager
         x = x * factor  # eager
-    return x + 1  # eager
+    return x + 1  # graph
 
 
 @construct
@@ -256,8 +256,8 @@ THE_LOCK = threading.Lock()
 def lock(self: Any, x: Tensor) -> Tensor:
     x = x * 2  # graph
     with THE_LOCK:  # eager
-        x = x + 1
-    return x * 2
+        x = x + 1  # eager
+    return x * 2  # graph
 
 
 @construct
@@ -271,13 +271,22 @@ def try_except(self: Any, x: Tensor) -> Tensor:
 
 @construct
 def try_except_with_print(self: Any, x: Tensor) -> Tensor:
-    x = x * 2  # eager
+    x = x * 2  # graph
     try:
         print("trying")  # eager
         x = x + 1  # eager
     except ValueError:
         x = x - 1
-    return x
+    return x * 3  # graph
+
+
+@construct
+def loop_with_print(self: Any, x: Tensor) -> Tensor:
+    x = x * 2  # graph
+    for factor in (1, 2):
+        print(factor)  # eager
+        x = x * factor  # eager
+    return x + 1  # graph
 
 
 @construct

@@ -138,6 +138,9 @@ def arguments(folder: str, case: dict[str, Any], compiled: bool) -> TrainingArgu
         "save_strategy": "no",
         "torch_compile": compiled,
     }
+    if case.get("checkpoint_after"):
+        options |= {"save_strategy": "steps", "save_steps": case["checkpoint_after"]}
+        options |= {"ignore_data_skip": True}  # the batches are those of the steps left
     if "reentrant" in case:
         options["gradient_checkpointing_kwargs"] = {"use_reentrant": case["reentrant"]}
     if case.get("evaluate"):
@@ -191,13 +194,18 @@ def train(case: dict[str, Any], compiled: bool) -> dict[str, Any]:
 
         patches.FSDP2_ON_HOSTS.apply()
     with tempfile.TemporaryDirectory() as folder:
-        options = arguments(folder, case, compiled)
+        options = arguments(case.get("output", folder), case, compiled)
         set_seed(7)
         model = build(case)
         if case.get("trainable"):
             freeze_all_but(model, case["trainable"])
+        if case.get("lora"):
+            from peft import LoraConfig, get_peft_model
+
+            model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
         trainer = ScriptedTrainer(model=model, args=options, eval_dataset=[0])
-        trainer.batches = batches(case["lengths"], rank)
+        done = case["checkpoint_after"] if case.get("resume_from") else 0
+        trainer.batches = batches(case["lengths"], rank)[done:]
         began = time.perf_counter()
         trainer.train(resume_from_checkpoint=case.get("resume_from"))
         result = {
@@ -289,11 +297,24 @@ def build(case: dict[str, Any]) -> nn.Module:
 def run(case: dict[str, Any]) -> dict[str, Any]:
     """Eager and compiled, on the same data."""
     case = {"lengths": [SEQ] * 3, "engine": "zero3", **case}
+    if case.get("checkpoint_after"):
+        return resume(case)
     return {
         "case": case,
         "eager": train(copy.deepcopy(case), False),
         "compiled": train(copy.deepcopy(case), True),
     }
+
+
+def resume(case: dict[str, Any]) -> dict[str, Any]:
+    """Each way's checkpoint taken up by the other way, too."""
+    results: dict[str, Any] = {"case": case}
+    for way, compiled in (("eager", False), ("compiled", True)):
+        output = f"{case['decisions']}-{way}"
+        results[way] = train({**case, "output": output}, compiled)
+        checkpoint = f"{output}/checkpoint-{case['checkpoint_after']}"
+        results[f"from {way}"] = train({**case, "resume_from": checkpoint}, not compiled)
+    return results
 
 
 def main(cases: str, result: str) -> None:

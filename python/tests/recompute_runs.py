@@ -147,7 +147,7 @@ def train(
     result = Result()
     lines: list[str] = result.lines
     said = announce.say
-    announce.say = lambda line, level="info": lines.append(line)  # type: ignore[assignment]
+    announce.say = lambda line, level="info": lines.append(line)
     settings: dict[str, Any] = {
         "gradient_checkpointing": True,
         "per_device_train_batch_size": 4,

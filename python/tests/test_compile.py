@@ -17,10 +17,15 @@ import torch
 import torch.utils.checkpoint
 from ljtrain import (
     compile_agreement,
+    compile_backend,
     compile_cache,
+    compile_dry,
     compile_inputs,
+    compile_kernels,
     compile_kind,
     compile_layers,
+    compile_outline,
+    compile_passes,
     compile_trial,
     compile_zero,
     patches,
@@ -317,3 +322,236 @@ def test_a_transformers_model_has_its_decoder_layers_found() -> None:
     (kind,) = compile_layers.find_kinds(LlamaForCausalLM(config))
     assert kind.name == "LlamaDecoderLayer"
     assert kind.names == ["model.layers.0", "model.layers.1", "model.layers.2"]
+
+
+# ---- before the first step ----
+
+
+class Preparing(Model):
+    """Embedding, layers and what a pass through them must leave alone."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.dropout(self.embedding(ids), 0.1)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        output: torch.Tensor = self.head(hidden)
+        return output.sum()
+
+
+def eager_backend(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(compile_cache, "place", place)
+    backend = property(lambda _: lambda module, _: module.forward, lambda *_: None)
+    monkeypatch.setattr(compile_backend.RecordingBackend, "_inductor", backend, raising=False)
+    monkeypatch.setattr(compile_trial, "compare", lambda *_: (2.0, 1.0))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_dry_pass_compiles_all_and_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, both: bool
+) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+    model = Preparing(8, 16, 8, 16)
+    checkpoint = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False)
+    layer: Any
+    for layer in model.layers:
+        layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, checkpoint
+    calls: list[nn.Module] = []
+    handle = model.layers[1].register_forward_pre_hook(lambda module, _: calls.append(module))
+    hooks = dict(model.layers[1]._forward_pre_hooks)
+    ids = torch.arange(6).view(1, 6)
+    torch.manual_seed(3)
+    wanted = model(ids)
+    layers_of: list[Any] = list(model.layers)
+    counts = [each.count.clone() for each in layers_of]
+
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    dry = compile_dry.DryPass(model, callback.kinds, both=both)
+    calls.clear()
+    head = model.head.register_forward_pre_hook(lambda *_: pytest.fail("behind the last layer"))
+    state = torch.get_rng_state()
+    dry._start(model, (ids,), {})
+    assert dry.report() == {"done": True, "seconds": dry.seconds, "failure": None}
+    assert torch.equal(torch.get_rng_state(), state)
+    assert calls == []
+    assert hooks.items() <= model.layers[1]._forward_pre_hooks.items()
+    assert [each.count for each in layers_of] == counts
+    assert all(parameter.grad is None for parameter in model.parameters())
+    names = {"training, checkpointed", "training"} if both else {"training, checkpointed"}
+    for kind in callback.kinds:
+        assert {variant.name for variant in kind.variants.values()} == names
+        assert {variant.mode for variant in kind.variants.values()} <= {"whole", "parts"}
+
+    compiled = [
+        variant.compilations for kind in callback.kinds for variant in kind.variants.values()
+    ]
+    head.remove()
+    torch.manual_seed(3)
+    assert torch.equal(model(ids), wanted)
+    assert len(calls) == 1
+    assert compiled == [
+        variant.compilations for kind in callback.kinds for variant in kind.variants.values()
+    ]
+    handle.remove()
+    callback.on_train_end()
+
+
+def test_a_dry_pass_that_fails_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+    model = Preparing(8, 8)
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    dry = compile_dry.DryPass(model, callback.kinds, both=False)
+    dry._start(model, (torch.full((1, 6), 1000),), {})  # no such row of the embedding
+    assert not dry.done and "index out of range" in str(dry.failure)
+    model(torch.arange(6).view(1, 6)).backward()
+    (variant,) = callback.kinds[0].variants.values()
+    assert variant.mode == "whole"
+    callback.on_train_end()
+
+
+@pytest.mark.parametrize(
+    ("value", "left", "said"),
+    [
+        ("", [], ""),
+        ("trial, dry-pass", ["dry-pass", "trial"], ""),
+        ("trial,magic", ["trial"], "names magic, which is no pass of the compiler"),
+    ],
+)
+def test_passes_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    value: str,
+    left: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setenv(compile_passes.VARIABLE, value)
+    assert compile_passes.left_out() == left
+    assert said in capsys.readouterr().err
+
+
+def test_without_fitting_deepspeeds_sizes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compile_passes.VARIABLE, "prefetch")
+    model = Model(16, 16)
+    zero: dict[str, Any] = {"stage": 3, compile_zero.PREFETCH: "auto"}
+    compile_zero.fit(zero, model, compile_layers.find_kinds(model))
+    assert (zero[compile_zero.PREFETCH], zero[compile_zero.PERSISTENCE]) == (50_000_000, 100_000)
+
+
+# ---- kernels together ----
+
+
+def test_kernels_share_a_file_and_keep_their_arguments(tmp_path: Path) -> None:
+    head = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
+    add = head + 'extern "C"  void  kernel(float* out, const int64_t n)\n{ out[0] += n; }\n'
+    scale = (
+        head + 'extern "C"  void  kernel(const float* in, float* out)\n{ out[0] = 2 * in[0]; }\n'
+    )
+    assert compile_kernels.supported()
+    assert compile_kernels._can_be_merged(add)
+    assert not compile_kernels._can_be_merged("#define N 3\n" + add)
+    source = compile_kernels.merged(
+        [(["float*", "const int64_t"], add), (["const float*"] * 2, scale)]
+    )
+    assert source.count("#include <torch") == 1
+    assert "kernel_0(parse_arg<float*>(args, 0), parse_arg<int64_t>(args, 1))" in source
+    assert '{"kernel_0", kernel_0_py, METH_VARARGS, ""}' in source
+    assert '{"kernel_1", kernel_1_py, METH_VARARGS, ""}' in source
+
+
+def test_a_compiler_that_fails_says_so_where_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(compile_kernels, "_code_cache", lambda: SimpleNamespace(load=fail))
+    monkeypatch.setattr(compile_kernels, "merged", lambda _: "")
+    batch = compile_kernels.Batch()
+    kernel = batch.add([], "")
+    batch.start()
+    with pytest.raises(RuntimeError, match="no compiler"):
+        compile_kernels.finish()
+    with pytest.raises(RuntimeError, match="no compiler"):
+        kernel.result(timeout=60)
+
+
+def test_a_cause_is_one_line() -> None:
+    explained = compile_backend.explained
+    assert explained("Title\n  Explanation: Cannot.\n  Hint: Do not.") == "Cannot."
+    assert explained("Title\n  Explanation:\n  Cannot.\n  Hint: Do not.") == "Cannot."
+    assert explained("Title\n  Explanation: \n  Hint: Do not.") == "Title"
+    assert explained("") == "no reason given"
+
+
+# ---- statements that no graph can begin in again ----
+
+
+def _returns_from_a_loop(x: torch.Tensor, count: int = 3, *, at: int = 1) -> torch.Tensor:
+    x = x.sin()
+    shift = 5
+    for number in range(count):
+        print(number)
+        x = x.cos()
+        if number == at:
+            return x + shift
+    return x.tan()
+
+
+def _in_a_closure() -> Any:
+    factor = 3
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        with torch.no_grad():
+            more = x + factor
+        try:
+            print(factor)
+            late = x + 1
+        except ValueError:
+            late = x
+        return x.tan() + factor + more + late
+
+    return function
+
+
+def _refused(x: torch.Tensor) -> torch.Tensor:
+    for number in range(2):
+        if number:
+            here = locals()
+            x = x + len(here)
+    return x
+
+
+def test_a_statement_becomes_a_function_of_its_own() -> None:
+    for function in (_returns_from_a_loop, _in_a_closure()):
+        x, before = torch.ones(3), function.__code__
+        lines = [number for _, _, number in before.co_lines() if number]
+        wanted = function(x)
+        for line in sorted(set(lines))[1:]:
+            frame = compile_outline.Failed(
+                before.co_filename, before.co_name, before.co_firstlineno, line, "why"
+            )
+            compile_outline.mend([frame])
+        assert function.__code__ is not before
+        assert torch.equal(function(x), wanted)
+        changed = [number for _, _, number in function.__code__.co_lines() if number]
+        assert set(changed) <= set(lines)
+        assert all("why (inside a " in cause for cause in compile_outline.causes.values())
+        compile_outline.restore()
+        assert function.__code__ is before
+    assert torch.equal(_returns_from_a_loop(torch.ones(3), 1), torch.ones(3).sin().cos().tan())
+
+
+def test_a_statement_that_reads_its_frame_stays() -> None:
+    code = _refused.__code__
+    line = code.co_firstlineno + 3
+    frame = compile_outline.Failed(code.co_filename, code.co_name, code.co_firstlineno, line, "why")
+    assert not compile_outline.mend([frame])
+    assert _refused.__code__ is code

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ljtrain.autoload
+import ljtrain.compile
 import ljtrain.recompute
 import pytest
 import torch
@@ -18,6 +21,8 @@ from ljtrain.recompute_failure import StepOutOfMemory, read_state, state_path
 from ljtrain.worker_config import BadInput
 from recompute_runs import LAYERS, LLAMA, Result, build, train, with_controller
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from transformers import trainer as trainer_module
 
 VARIABLE = "LJTRAIN_MEMORY_LIMIT"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -190,7 +195,9 @@ class Failing:
             if self.left == 0:
                 raise torch.OutOfMemoryError("not enough memory: you tried to allocate 8 bytes")
 
-        layer = recompute_layers.find(trainer.model).modules[self.layer]  # type: ignore[union-attr]
+        layers = recompute_layers.find(trainer.model)
+        assert layers is not None
+        layer = layers.modules[self.layer]
         if self.where == "forward":
             layer.register_forward_pre_hook(fail)
         else:
@@ -388,3 +395,102 @@ def test_a_loop_over_plain_layers() -> None:
     losses, counts = loop(planned=True)
     assert losses == loop(planned=False)[0]
     assert counts[0] == 4 and counts[-1] == 0  # from all, by measured steps, to none
+
+
+def wrapped_stack() -> nn.Module:
+    """As accelerate's FSDP plugin and PyTorch's recipes checkpoint layers."""
+    model = Stack()
+    for number, layer in enumerate(model.layers):
+        model.layers[number] = checkpoint_wrapper(layer)
+    return model
+
+
+def test_layers_in_checkpoint_wrappers() -> None:
+    model = wrapped_stack()
+    layers = recompute_layers.find(model)
+    assert layers is not None and layers.how == "wrapper" and recompute_layers.asked_for(model)
+    batch = torch.randn(2, 8, 32)
+    seen = []
+    for policy in (["full"] * 4, ["none"] * 4, ["full", "none", "selected", "none"]):
+        recompute_layers.set_policy(layers, policy, ["aten.addmm"])
+        torch.manual_seed(2)
+        model.zero_grad()
+        calls = _forwards_of(model)
+        model(batch).square().mean().backward()
+        seen.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        assert calls() == 4 + sum(choice != "none" for choice in policy)
+    for gradients in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gradients, seen[0], strict=True))
+    layers.take_back()
+
+
+def _forwards_of(model: nn.Module) -> Callable[[], int]:
+    """Counts the layers' forwards, recomputed ones included, until it is asked."""
+    count = 0
+
+    def counted(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    handles = [
+        module.register_forward_pre_hook(counted)
+        for module in model.modules()
+        if isinstance(module, nn.TransformerEncoderLayer)
+    ]
+
+    def done() -> int:
+        for handle in handles:
+            handle.remove()
+        return count
+
+    return done
+
+
+def test_deepspeeds_own_checkpoint_is_the_one_that_is_used(tmp_path: Path) -> None:
+    deepspeed = pytest.importorskip("deepspeed")
+    calls = 0
+
+    def checkpoint(function: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return deepspeed.checkpointing.non_reentrant_checkpoint(function, *args)
+
+    def prepare(trainer: Any) -> None:
+        enable = trainer.model.activation_checkpointing_enable
+
+        def with_deepspeed(*_: Any, **__: Any) -> None:
+            enable()
+            trainer.model._set_gradient_checkpointing(True, checkpoint)
+
+        trainer.model.activation_checkpointing_enable = with_deepspeed
+        with_controller(_every_other_amount)(trainer)
+
+    deepspeed.checkpointing._configure_defaults()
+    result = train(tmp_path, prepare=prepare, steps=3)
+    assert result.report is not None and calls == 1 + 2 + 3
+    assert_same(result, train(tmp_path, optimised=False, steps=3))
+
+
+@pytest.mark.slow
+def test_compiled_layers_have_two_variants_of_one_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ljtrain.autoload, "active", {"recompute", "compile"})
+    callbacks = list(trainer_module.DEFAULT_CALLBACKS)
+    ljtrain.compile.activate()
+    try:
+        changing = with_controller(_every_other_amount)
+        result = train(tmp_path, prepare=changing, torch_compile=True)
+        stock = train(tmp_path, optimised=False, torch_compile=True)
+    finally:
+        trainer_module.DEFAULT_CALLBACKS[:] = callbacks
+    assert result.report is not None and result.report["moves"] == 4
+    assert not result.report["kept_operators"]
+    assert_same(result, stock)
+    (kind,) = ljtrain.compile.report()[-2]["kinds"]
+    assert sorted(variant["name"] for variant in kind["variants"]) == [
+        "training",
+        "training, checkpointed",
+    ]
+    for variant in kind["variants"]:
+        assert variant["graphs"] == 1 and variant["recompilations"] == 0

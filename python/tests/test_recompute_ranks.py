@@ -4,6 +4,7 @@ limit that holds, and what becomes of a rank that runs out of memory all the sam
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ if os.environ.get("RANK") == "1" and "LJTRAIN_EVENT_FD" in os.environ:
 
 
 def deepspeed(stage: int) -> dict[str, Any]:
-    return {**ZERO3, "zero_optimization": {**ZERO3["zero_optimization"], "stage": stage}}
+    config: dict[str, Any] = copy.deepcopy(ZERO3)
+    config["zero_optimization"]["stage"] = stage
+    return config
 
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -92,7 +95,7 @@ def test_a_limit_halfway(extremes: Extremes, tmp_path: Path) -> None:
     assert run.status == [0, 0], run.logs[0][-2000:]
     plans = [plan_of(run, rank) for rank in range(RANKS)]
     assert plans[0]["policy"] == plans[1]["policy"] and plans[0]["moves"] == plans[1]["moves"]
-    assert 0 < plans[0]["layers"] < LAYERS
+    assert 0 < plans[0]["layers"] < LAYERS or plans[0]["kept_operators"]
     assert max(plan["measured_peak_bytes"] for plan in plans) <= limit
     assert losses(run) == losses(extremes.full)
     said = [line for line in run.logs[0].splitlines() if line.startswith("ljtrain: recompute:")]

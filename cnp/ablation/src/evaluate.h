@@ -17,9 +17,9 @@ struct RowResult {
   std::vector<std::string> record_ids;  // of the blocks
   int completed = 0;                    // runs of the blocks
   int failed = 0;
-  bool given_up = false;  // failed too often to be tried again
-  std::string sentence;  // of the last failure
-  std::optional<double> step_s;        // medians over runs
+  bool given_up = false;         // failed too often to be tried again
+  std::string sentence;          // of the last failure
+  std::optional<double> step_s;  // medians over runs
   std::optional<double> tokens_per_s;
   std::optional<RatioEstimate> speedup;       // over Base, of tokens/s
   std::optional<RatioEstimate> contribution;  // over row.against

@@ -148,8 +148,8 @@ void judge(RunOutcome& outcome, const base::ExitStatus& status, Stopped stopped,
   if (!output.text().empty() && !output.overflowed()) {
     read_record_into(outcome, output.text());
   }
-  if (stopped == Stopped::kInterrupted || (status.code == base::kInterrupted && status.signal == 0 &&
-                                           stopped == Stopped::kNo)) {
+  if (stopped == Stopped::kInterrupted ||
+      (status.code == base::kInterrupted && status.signal == 0 && stopped == Stopped::kNo)) {
     outcome.end = RunEnd::kInterrupted;
     outcome.sentence = "interrupted";
     return;

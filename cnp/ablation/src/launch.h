@@ -36,7 +36,7 @@ struct RunOutcome {
   RunEnd end = RunEnd::kFailed;
   std::optional<Record> record;  // always when completed; of other runs where one was printed
   std::string sentence;          // why it did not complete
-  bool refused = false;              // ljperf called it bad input: nothing was started
+  bool refused = false;          // ljperf called it bad input: nothing was started
   double wall_s = 0;
 };
 

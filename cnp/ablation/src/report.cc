@@ -72,10 +72,10 @@ std::string parity_lines(const std::vector<RowResult>& results) {
     }
   }
   if (equal > 0) {
-    text = fmt::format("  losses: {} equal to Base's in every step, within {:.1e} "
-                       "(tolerance {:.1e})\n",
-                       equal == 1 ? "1 row is" : fmt::format("{} rows are", equal), largest,
-                       tolerance) +
+    text = fmt::format(
+               "  losses: {} equal to Base's in every step, within {:.1e} "
+               "(tolerance {:.1e})\n",
+               equal == 1 ? "1 row is" : fmt::format("{} rows are", equal), largest, tolerance) +
            text;
   }
   return text;
@@ -98,22 +98,23 @@ std::string mebi(std::uint64_t bytes) {
 }
 
 std::string decision_lines(const Ablation& ablation, std::size_t complete) {
-  std::string text = fmt::format("  {} interleaved blocks, {} + {} steps a run, 95 % intervals over "
-                                 "blocks; {} of {} spent\n",
-                                 complete, kRunWarmup, ablation.steps,
-                                 base::format_seconds(ablation.spent_s),
-                                 base::format_seconds(ablation.options.budget_s));
+  std::string text = fmt::format(
+      "  {} interleaved blocks, {} + {} steps a run, 95 % intervals over "
+      "blocks; {} of {} spent\n",
+      complete, kRunWarmup, ablation.steps, base::format_seconds(ablation.spent_s),
+      base::format_seconds(ablation.options.budget_s));
   if (ablation.stock_compile_ratio.has_value()) {
-    text += fmt::format("  Base runs {} stock torch_compile: with it a step took {:.2f}x as long in "
-                        "the warm-up\n",
-                        ablation.stock_compile ? "with" : "without",
-                        1 / *ablation.stock_compile_ratio);
+    text += fmt::format(
+        "  Base runs {} stock torch_compile: with it a step took {:.2f}x as long in "
+        "the warm-up\n",
+        ablation.stock_compile ? "with" : "without", 1 / *ablation.stock_compile_ratio);
   }
   if (ablation.limit_bytes.has_value()) {
-    text += fmt::format("  memory limit: {} MiB a rank, 60 % of the way from everything "
-                        "checkpointed ({}) to nothing ({})\n",
-                        mebi(*ablation.limit_bytes), mebi(ablation.full_bytes.value_or(0)),
-                        mebi(ablation.none_bytes.value_or(0)));
+    text += fmt::format(
+        "  memory limit: {} MiB a rank, 60 % of the way from everything "
+        "checkpointed ({}) to nothing ({})\n",
+        mebi(*ablation.limit_bytes), mebi(ablation.full_bytes.value_or(0)),
+        mebi(ablation.none_bytes.value_or(0)));
   }
   return text;
 }
@@ -168,8 +169,8 @@ base::OrderedJson row_json(const RowResult& result, bool is_base) {
   row["status"] = result.completed == 0 ? "failed" : "completed";
   row["runs_completed"] = result.completed;
   row["runs_failed"] = result.failed;
-  row["failure"] = result.sentence.empty() ? base::OrderedJson(nullptr)
-                                           : base::OrderedJson(result.sentence);
+  row["failure"] =
+      result.sentence.empty() ? base::OrderedJson(nullptr) : base::OrderedJson(result.sentence);
   row["loss_parity"] = nullptr;
   if (result.parity.has_value()) {
     row["loss_parity"] = {{"verdict", verdict_name(result.parity->verdict)},
@@ -188,8 +189,9 @@ base::OrderedJson row_json(const RowResult& result, bool is_base) {
 
 std::string result_text(const Ablation& ablation, const std::vector<RowResult>& results) {
   int complete = 0;
-  std::string text = fmt::format("  {:<{}} {:>8} {:>8} {:>17} {:>17} {:>6}\n", "configuration",
-                                 kNameWidth, "step", "tokens/s", "against Base", "this part", "MiB");
+  std::string text =
+      fmt::format("  {:<{}} {:>8} {:>8} {:>17} {:>17} {:>6}\n", "configuration", kNameWidth, "step",
+                  "tokens/s", "against Base", "this part", "MiB");
   for (const RowResult& result : results) {
     text += table_line(result, &result == &results.front());
     complete = std::max(complete, result.completed);
@@ -215,8 +217,8 @@ base::OrderedJson result_json(const Ablation& ablation, const std::vector<RowRes
           {"status", interrupted ? "interrupted" : "completed"},
           {"stopped", interrupted ? "interrupted" : ablation.stopped},
           {"model", ablation.options.model},
-          {"proxy", ablation.proxy.empty() ? base::OrderedJson(nullptr)
-                                           : base::OrderedJson(ablation.proxy)},
+          {"proxy",
+           ablation.proxy.empty() ? base::OrderedJson(nullptr) : base::OrderedJson(ablation.proxy)},
           {"options_of_runs", ablation.options.more},
           {"seed", ablation.options.seed},
           {"steps", ablation.steps},

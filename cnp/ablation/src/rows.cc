@@ -33,8 +33,8 @@ std::string with_parts(const std::vector<Part>& parts) {
 }
 
 bool holds(const std::vector<Part>& parts, const Part& wanted) {
-  return std::ranges::any_of(parts,
-                             [&](const Part& part) { return part.with == std::string(wanted.with); });
+  return std::ranges::any_of(
+      parts, [&](const Part& part) { return part.with == std::string(wanted.with); });
 }
 
 Row row_of(std::string id, std::string name, const std::vector<Part>& parts) {
@@ -72,9 +72,8 @@ void add_leave_one_out(std::vector<Row>& rows) {
       continue;  // that is the row before the last
     }
     std::vector<Part> parts;
-    std::ranges::copy_if(kParts, std::back_inserter(parts), [&](const Part& part) {
-      return part.id != std::string(left_out.id);
-    });
+    std::ranges::copy_if(kParts, std::back_inserter(parts),
+                         [&](const Part& part) { return part.id != std::string(left_out.id); });
     Row row = row_of(fmt::format("without-{}", left_out.id),
                      fmt::format("all but {}", left_out.name), parts);
     row.adds = left_out.name;
@@ -85,14 +84,12 @@ void add_leave_one_out(std::vector<Row>& rows) {
 }
 
 void add_limit(std::vector<Row>& rows) {
-  Row free = row_of("no-limit", "all, no memory limit",
-                    {kAccl, kStack, kCompiler, kCheckpoint});
+  Row free = row_of("no-limit", "all, no memory limit", {kAccl, kStack, kCompiler, kCheckpoint});
   free.limited = false;
   free.against = kCheckpoint.id;
   free.adds = "memory";
   rows.push_back(free);
-  Row limit = row_of("limit", "limit: no communication, no recompute",
-                     {kStack, kCompiler});
+  Row limit = row_of("limit", "limit: no communication, no recompute", {kAccl, kStack, kCompiler});
   limit.arguments.insert(limit.arguments.end(),
                          {"--set", "gradient_checkpointing=false", "--collectives", "none"});
   limit.against = free.id;

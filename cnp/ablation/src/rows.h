@@ -24,10 +24,10 @@ struct Row {
   // row's speed over this one's (this one lacks the part).
   std::string against;
   bool inverse = false;
-  bool limited = false;       // gets --memory-limit, once the warm-up has found it
-  bool stock = false;         // may take stock torch.compile, if the warm-up finds it faster
-  bool same_loss = true;      // must have Base's loss
-  std::string why_not_same;   // else why not
+  bool limited = false;      // gets --memory-limit, once the warm-up has found it
+  bool stock = false;        // may take stock torch.compile, if the warm-up finds it faster
+  bool same_loss = true;     // must have Base's loss
+  std::string why_not_same;  // else why not
 };
 
 // The ladder with what options add to it, or the grid of the axes. Base, the first, is what

@@ -121,9 +121,9 @@ std::vector<std::string> Session::command(const Row& row, int steps) const {
 bool Session::run_row(const Row& row, int steps, const std::string& what,
                       std::vector<Measured>& into, const std::filesystem::path& records) {
   std::optional<double> cost = expected_cost(ablation_, row.id, steps);
-  progress(fmt::format("{}: {} ... {}", what, row.name,
-                       cost.has_value() ? "about " + base::format_seconds(*cost)
-                                        : "for the first time"));
+  progress(fmt::format(
+      "{}: {} ... {}", what, row.name,
+      cost.has_value() ? "about " + base::format_seconds(*cost) : "for the first time"));
   std::map<std::string, std::string> variables = row.variables;
   variables["LJTRAIN_RECORDS"] = records.string();
   RunOutcome outcome =
@@ -139,9 +139,9 @@ bool Session::run_row(const Row& row, int steps, const std::string& what,
            : fmt::format("{}: {}  FAILED: {}", what, row.name, base::printable(run.sentence, 300)));
   if (outcome.record.has_value() && outcome.record->proxy.is_proxy) {
     const Proxy& proxy = outcome.record->proxy;
-    ablation_.proxy = fmt::format("{} of {}: hidden size {}, {} of {} layers", proxy.scale,
-                                  outcome.record->model, proxy.hidden_size, proxy.layers,
-                                  proxy.of_layers);
+    ablation_.proxy =
+        fmt::format("{} of {}: hidden size {}, {} of {} layers", proxy.scale, outcome.record->model,
+                    proxy.hidden_size, proxy.layers, proxy.of_layers);
   }
   into.push_back(run);
   return true;
@@ -149,13 +149,12 @@ bool Session::run_row(const Row& row, int steps, const std::string& what,
 
 // A run of the warm-up, unless an earlier start has made it. False: interrupted.
 bool Session::warm(const Row& row) {
-  bool done = std::ranges::any_of(ablation_.warmup,
-                                  [&](const Measured& run) { return run.row == row.id; });
+  bool done =
+      std::ranges::any_of(ablation_.warmup, [&](const Measured& run) { return run.row == row.id; });
   if (done) {
     return true;
   }
-  bool go_on =
-      run_row(row, kWarmupSteps, "warm-up", ablation_.warmup, ablation_.folder / "warmup");
+  bool go_on = run_row(row, kWarmupSteps, "warm-up", ablation_.warmup, ablation_.folder / "warmup");
   save(ablation_);
   return go_on;
 }
@@ -395,9 +394,9 @@ int Session::run() {
     say(stderr, "cnp: standard output cannot be written\n");
     return base::kFailed;
   }
-  return !finished                           ? base::kInterrupted
+  return !finished                        ? base::kInterrupted
          : has_failures(ablation_, found) ? base::kFailed
-                                             : base::kDone;
+                                          : base::kDone;
 }
 
 void Session::describe() const {
@@ -406,10 +405,10 @@ void Session::describe() const {
     for (const auto& [name, value] : row.variables) {
       variables += fmt::format("{}={} ", name, value);
     }
-    say(stdout, fmt::format("{}\n    {}{}{}\n", row.name, variables,
-                            fmt::join(command(row, ablation_.options.steps.value_or(kWarmupSteps)),
-                                      " "),
-                            row.limited ? " --memory-limit (found in the warm-up)" : ""));
+    say(stdout,
+        fmt::format("{}\n    {}{}{}\n", row.name, variables,
+                    fmt::join(command(row, ablation_.options.steps.value_or(kWarmupSteps)), " "),
+                    row.limited ? " --memory-limit (found in the warm-up)" : ""));
   }
 }
 

@@ -34,8 +34,8 @@ struct Cost {
 // Of the newest run that completed: the first ones compile.
 std::optional<Cost> newest_cost(const Ablation& ablation, const std::string& row) {
   std::vector<const Measured*> runs = runs_of(ablation, row);
-  auto newest = std::find_if(runs.rbegin(), runs.rend(),
-                             [](const Measured* run) { return run->completed; });
+  auto newest =
+      std::find_if(runs.rbegin(), runs.rend(), [](const Measured* run) { return run->completed; });
   if (newest == runs.rend()) {
     return std::nullopt;
   }
@@ -90,9 +90,8 @@ int choose_steps(const Ablation& ablation, const std::vector<std::string>& rows)
 bool is_given_up(const Ablation& ablation, const std::string& row) {
   bool warm = std::ranges::any_of(
       ablation.warmup, [&](const Measured& run) { return run.row == row && run.completed; });
-  bool failed_warmup = std::ranges::any_of(ablation.warmup, [&](const Measured& run) {
-    return run.row == row && !run.completed;
-  });
+  bool failed_warmup = std::ranges::any_of(
+      ablation.warmup, [&](const Measured& run) { return run.row == row && !run.completed; });
   if (failed_warmup && !warm) {
     return true;
   }

@@ -23,8 +23,7 @@ OrderedJson write(const std::optional<T>& value) {
 template <typename T>
 std::optional<T> read_optional(const Json& object, const char* key) {
   auto found = object.find(key);
-  return found == object.end() || found->is_null() ? std::nullopt
-                                                   : std::optional(found->get<T>());
+  return found == object.end() || found->is_null() ? std::nullopt : std::optional(found->get<T>());
 }
 
 OrderedJson write(const Measured& run) {

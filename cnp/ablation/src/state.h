@@ -17,7 +17,7 @@ namespace ljtrain::cnp {
 
 // What is kept of one run; the rest is in its record.
 struct Measured {
-  std::string row;        // id
+  std::string row;  // id
   bool completed = false;
   std::string sentence;   // why it did not complete
   bool refused = false;   // as bad input
@@ -36,17 +36,17 @@ struct Ablation {
   std::string id;
   std::string created;
   AblationOptions options;
-  std::filesystem::path folder;   // of this ablation: state.json, result.json, warmup/
-  std::filesystem::path records;  // where ljperf writes
-  std::vector<Measured> warmup;   // in order
-  bool stock_compile = false;     // Base runs with stock torch.compile
+  std::filesystem::path folder;               // of this ablation: state.json, result.json, warmup/
+  std::filesystem::path records;              // where ljperf writes
+  std::vector<Measured> warmup;               // in order
+  bool stock_compile = false;                 // Base runs with stock torch.compile
   std::optional<double> stock_compile_ratio;  // its step without / with
   std::optional<std::uint64_t> full_bytes;    // peaks that the limit lies between
   std::optional<std::uint64_t> none_bytes;
   std::optional<std::uint64_t> limit_bytes;
-  int steps = 0;      // measured steps of a run; 0: not chosen yet
-  double spent_s = 0; // of the budget
-  std::string proxy;  // "1/8 of llama3-8b", empty: the full model
+  int steps = 0;       // measured steps of a run; 0: not chosen yet
+  double spent_s = 0;  // of the budget
+  std::string proxy;   // "1/8 of llama3-8b", empty: the full model
   std::vector<std::vector<Measured>> blocks;
   std::string stopped;  // why it ended: narrow, budget, blocks; empty: not yet
 };

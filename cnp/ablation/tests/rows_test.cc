@@ -10,12 +10,16 @@
 namespace ljtrain::cnp {
 namespace {
 
-std::string text(const Row& row) {
-  return fmt::format("{}", fmt::join(row.arguments, " "));
+AblationOptions of_llama() {
+  AblationOptions options;
+  options.model = "deepspeed/llama3-8b";
+  return options;
 }
 
+std::string text(const Row& row) { return fmt::format("{}", fmt::join(row.arguments, " ")); }
+
 TEST(Rows, TheLadderAddsOnePartAtATime) {
-  std::vector<Row> rows = plan_rows(AblationOptions{.model = "deepspeed/llama3-8b"});
+  std::vector<Row> rows = plan_rows(of_llama());
   ASSERT_EQ(rows.size(), 5U);
   EXPECT_EQ(text(rows[0]), "");
   EXPECT_EQ(text(rows[1]), "--with accl");
@@ -30,7 +34,7 @@ TEST(Rows, TheLadderAddsOnePartAtATime) {
 }
 
 TEST(Rows, EveryRowHasAnIdOfItsOwn) {
-  AblationOptions options{.model = "deepspeed/llama3-8b"};
+  AblationOptions options = of_llama();
   options.leave_one_out = options.limit_row = true;
   options.environments = {{"base", "/opt/stock"}, {"previous", "/opt/0.1"}};
   std::set<std::string> ids;
@@ -45,21 +49,20 @@ TEST(Rows, EveryRowHasAnIdOfItsOwn) {
 }
 
 TEST(Rows, TheLimitHasNoCommunicationAndNoRecompute) {
-  AblationOptions options{.model = "deepspeed/llama3-8b"};
+  AblationOptions options = of_llama();
   options.limit_row = true;
   Row limit = plan_rows(options).back();
   EXPECT_EQ(text(limit),
-            "--with stack,compile --set gradient_checkpointing=false --collectives none");
+            "--with accl,stack,compile --set gradient_checkpointing=false --collectives none");
   EXPECT_FALSE(limit.same_loss);
   EXPECT_FALSE(limit.limited);
 }
 
 TEST(Rows, PeaksAreMeasuredOnlyWhereALimitIsWanted) {
-  AblationOptions options{.model = "deepspeed/llama3-8b"};
+  AblationOptions options = of_llama();
   auto peaks = peak_rows(plan_rows(options));
   ASSERT_TRUE(peaks.has_value());
-  EXPECT_EQ(text(peaks->second),
-            text(peaks->first) + " --set gradient_checkpointing=false");
+  EXPECT_EQ(text(peaks->second), text(peaks->first) + " --set gradient_checkpointing=false");
   options.axes = {"zero=1,2"};
   EXPECT_FALSE(peak_rows(plan_rows(options)).has_value());
 }
@@ -71,7 +74,7 @@ TEST(Rows, TheLimitIsThreeFifthsOfTheWay) {
 }
 
 TEST(Rows, AxesSpanAGridInTheOrderGiven) {
-  AblationOptions options{.model = "deepspeed/llama3-8b"};
+  AblationOptions options = of_llama();
   options.axes = {"zero=1,3", "weight_decay=0,0.1", "NCCL_ALGO=Ring"};
   std::vector<Row> rows = plan_rows(options);
   ASSERT_EQ(rows.size(), 4U);
@@ -82,11 +85,11 @@ TEST(Rows, AxesSpanAGridInTheOrderGiven) {
 
 TEST(Rows, AxesThatCannotBeReadAreNamed) {
   for (const char* axis : {"zero", "=1", "zero=", "--zero=1", "a b=1", "zero=1,,2", "zero=2,2"}) {
-    AblationOptions options{.model = "deepspeed/llama3-8b"};
+    AblationOptions options = of_llama();
     options.axes = {axis};
     EXPECT_THROW(plan_rows(options), base::UserError) << axis;
   }
-  AblationOptions options{.model = "deepspeed/llama3-8b"};
+  AblationOptions options = of_llama();
   std::string many = "seq=2";
   for (int i = 3; i < 20; ++i) many += fmt::format(",{}", i);
   options.axes = {many, many, "zero=1"};

@@ -82,16 +82,20 @@ struct MemoryComparison {
 
 MemoryComparison compare_memory(const Side& a, const Side& b, double level = 0.95);
 
-// What ratio_of_runs() takes. Times are seconds a token (of the whole step), so that a forced
-// comparison of unequal steps is one of throughput.
-std::vector<Measurement> measurements(const Side& side);
+// What ratio_of_runs() takes. Times are seconds a step or, `per_token`, a token of the whole step:
+// then a forced comparison of unequal steps is one of throughput. UserError when a record does not
+// say its tokens.
+std::vector<Measurement> measurements(const Side& side, bool per_token);
+
+// Tokens a step over all ranks; nullopt when a record does not say (an import), or they differ.
+std::optional<double> tokens_per_step(const Side& side);
 
 // Seconds: geometric mean of the medians of the runs.
 double step_time(const Side& side);
 
 struct Comparison {
   std::vector<Difference> differences;
-  RunRatio speed;  // ratio: tokens/s of b / tokens/s of a
+  RunRatio speed;  // ratio: tokens/s of b / tokens/s of a; steps/s when a side's are unknown
   MemoryComparison memory;
   LossParity loss;
   bool proxy = false;  // either side

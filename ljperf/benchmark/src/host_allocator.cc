@@ -122,12 +122,12 @@ HostAllocator choose_allocator(const BenchmarkOptions& options,
   }
   choice.kernel_huge_pages = bracketed(huge_pages_file);
   if (choice.huge_pages && !choice.expects_huge_pages()) {
-    notes.push_back(fmt::format(
-        "warning: no huge pages: {} {}", huge_pages_file.string(),
-        choice.kernel_huge_pages.empty()
-            ? "is not there, this kernel has none"
-            : fmt::format("says {}; as root, `echo madvise > {}`", choice.kernel_huge_pages,
-                          huge_pages_file.string())));
+    notes.push_back(
+        fmt::format("warning: no huge pages: {} {}", huge_pages_file.string(),
+                    choice.kernel_huge_pages.empty()
+                        ? "is not there, this kernel has none"
+                        : fmt::format("says {}; as root, `echo madvise > {}`",
+                                      choice.kernel_huge_pages, huge_pages_file.string())));
   }
   return choice;
 }
@@ -142,8 +142,8 @@ std::map<std::string, std::optional<std::string>> allocator_variables(
     put("LD_PRELOAD", allocator.library.string(), ':');
   }
   if (allocator.name == "jemalloc") {
-    put("MALLOC_CONF", (allocator.huge_pages ? kJemallocHugePages : "") + std::string(kJemallocKeeps),
-        ',');
+    put("MALLOC_CONF",
+        (allocator.huge_pages ? kJemallocHugePages : "") + std::string(kJemallocKeeps), ',');
   }
   if (allocator.name == "tcmalloc" && !environment.contains("TCMALLOC_RELEASE_RATE")) {
     variables["TCMALLOC_RELEASE_RATE"] = kTcmallocKeeps;

@@ -69,10 +69,6 @@ void check_parts(const BenchmarkOptions& options) {
     if (std::find(options.without.begin(), options.without.end(), part) != options.without.end()) {
       throw base::user_error("--with {} and --without {}: give one of them", part, part);
     }
-    if (part == "accl" && options.collectives == "none") {
-      throw base::UserError(
-          "--with accl and --collectives none: without communication there is nothing to serve");
-    }
     if (part == "compile" && options.stock_compile != "none") {
       throw base::user_error("--with compile and --stock-compile {}: give one of them",
                              options.stock_compile);

@@ -259,8 +259,7 @@ BenchmarkPlan make_plan(const BenchmarkOptions& options) {
         "the ranks exchange nothing (--collectives none): a limit, not a training; its loss cannot "
         "be compared");
   }
-  plan.accl = options.collectives != "none" &&
-              is_accl_asked_for(options, base::current_environment());
+  plan.accl = is_accl_asked_for(options, base::current_environment());
   plan.compile = is_compile_asked_for(options, base::current_environment());
   plan.recompute = is_recompute_asked_for(options, base::current_environment());
   if (plan.recompute && !plan.full_checkpointing) {

@@ -44,11 +44,6 @@ TEST(Options, ImpossibleValuesAreNamed) {
       {[](auto& o) { o.warmup = "-1"; }, "--warmup -1"},
       {[](auto& o) { o.warmup = ""; }, "--warmup "},
       {[](auto& o) { o.allocator = "mimalloc"; }, "--allocator mimalloc"},
-      {[](auto& o) {
-         o.with = {"accl"};
-         o.collectives = "none";
-       },
-       "--with accl and --collectives none"},
       {[](auto& o) { o.memory_limit = "much"; }, "--memory-limit"},
       {[](auto& o) {
          o.with = {"compile"};

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/units.h"
+#include "calibration/calibration.h"
 #include "catalogue/catalogue.h"
 #include "catalogue/devices.h"
 #include "catalogue/lookup.h"
@@ -355,12 +356,35 @@ recompute::Predictor predictor_of(const Subject& subject, const recompute::Train
   return {subject.profile, shape_of(subject.config, setup.seq, subject.lora), setup};
 }
 
+namespace {
+
+// On hosts the upper bound of the calibration has to fit, not the prediction alone.
+double planning_limit(const recompute::ModelShape& shape, const recompute::TrainingSetup& setup,
+                      const recompute::Predictor& predictor, double limit) {
+  if (setup.platform != recompute::Platform::kHost) {
+    return limit;
+  }
+  const recompute::Calibration& calibration = recompute::Calibration::in_force();
+  const recompute::RiseTerm& term = calibration.rise_term({.family = shape.family,
+                                                           .engine = engine_name(setup.engine),
+                                                           .compiled = setup.compiled,
+                                                           .lora = shape.lora});
+  double state =
+      predictor.predict(recompute::Policy::first_recomputed(shape.layers.size(), 0)).static_bytes;
+  return std::min(limit, calibration.planning_limit(term, state, limit));
+}
+
+}  // namespace
+
 recompute::Plan plan_of(const Subject& subject, const recompute::TrainingSetup& setup,
-                        const recompute::PlanRequest& request) {
+                        const recompute::PlanRequest& asked) {
   recompute::ModelShape shape = shape_of(subject.config, setup.seq, subject.lora);
+  recompute::Predictor predictor = predictor_of(subject, setup);
+  recompute::PlanRequest request = asked;
+  request.limit_bytes = planning_limit(shape, setup, predictor, asked.limit_bytes);
   recompute::StepSeconds seconds =
       recompute::step_seconds(subject.profile, shape, setup, subject.time);
-  return recompute::make_plan(predictor_of(subject, setup), shape, seconds, request);
+  return recompute::make_plan(predictor, shape, seconds, request);
 }
 
 recompute::PlanRequest request_of(const Subject& subject, const PlanOptions& options) {

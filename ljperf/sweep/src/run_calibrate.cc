@@ -48,8 +48,9 @@ double worst(const std::vector<double>& values) { return quantile(values, 1); }
 void judge(const Calibration& calibration, const MeasuredPoint& point, Errors& errors) {
   double rise = point.peak_bytes - point.static_bytes;
   double predicted = point.predicted_peak_bytes - point.predicted_static_bytes;
-  Bound bound = calibration.peak(calibration.rise_term(point.family, point.engine, point.compiled),
-                                 point.predicted_static_bytes, point.predicted_peak_bytes);
+  Bound bound = calibration.peak(
+      calibration.rise_term({point.family, point.engine, point.compiled, point.lora}),
+      point.predicted_static_bytes, point.predicted_peak_bytes);
   errors.before.push_back(std::abs(predicted / rise - 1));
   errors.after.push_back(std::abs(bound.expected - point.peak_bytes) / rise);
   errors.margin.push_back((bound.upper - point.peak_bytes) / rise);
@@ -58,6 +59,7 @@ void judge(const Calibration& calibration, const MeasuredPoint& point, Errors& e
     Bound resident = calibration.resident({.deepspeed = point.engine.starts_with("ZeRO"),
                                            .several_ranks = point.ranks > 1,
                                            .compiled = point.compiled,
+                                           .experts = point.experts,
                                            .tensor_bytes = bound.expected});
     errors.resident.push_back(std::abs(resident.expected / point.resident_peak_bytes - 1));
   }

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "calibration/calibration.h"
 #include "memory_model/description.h"
 #include "memory_model/prediction.h"
 #include "memory_model/profile.h"
@@ -28,6 +30,9 @@ using Names = std::set<std::string, std::less<>>;
 // measured steps set the scale.
 constexpr double kFlopsPerSecond = 100e9;
 constexpr double kBytesPerSecond = 10e9;
+// Of the rise above the state between steps, where nothing was measured: the model's worst error
+// over the 63 configurations of docs/recompute.md.
+constexpr double kUncalibrated = 0.05;
 
 rc::Policy policy_of(const std::vector<std::string>& layers, const Names& kept) {
   rc::Policy policy{.layers = {}, .kept_operators = kept};
@@ -99,6 +104,21 @@ class Model {
     return result;
   }
 
+  // A predicted peak as (expected, highest) by what was measured on this platform: so far hosts.
+  py::tuple bound(double static_bytes, double peak_bytes) const {
+    const rc::Calibration& calibration = rc::Calibration::in_force();
+    if (setup_.platform != rc::Platform::kHost || calibration.points() == 0) {
+      const double rise = peak_bytes - static_bytes;
+      return py::make_tuple(peak_bytes, peak_bytes + kUncalibrated * rise);
+    }
+    const rc::RiseTerm& term = calibration.rise_term({.family = shape_.family,
+                                                      .engine = rc::engine_name(setup_.engine),
+                                                      .compiled = setup_.compiled,
+                                                      .lora = shape_.lora});
+    const rc::Bound bound = calibration.peak(term, static_bytes, peak_bytes);
+    return py::make_tuple(bound.expected, bound.upper);
+  }
+
   py::dict plan(double limit_bytes, bool selected) const {
     rc::PlanRequest request;
     request.limit_bytes = limit_bytes;
@@ -162,6 +182,8 @@ PYBIND11_MODULE(_recompute, m) {
       .def("peak", &Model::peak, py::arg("layers"), py::arg("kept") = Names{}, "Bytes.")
       .def("peaks", &Model::peaks, "Bytes, with the first 0, 1, ... all layers recomputed.")
       .def("predict", &Model::predict, py::arg("layers"), py::arg("kept") = Names{})
+      .def("bound", &Model::bound, py::arg("static_bytes"), py::arg("peak_bytes"),
+           "(expected, highest) bytes of a predicted peak, as calibrated.")
       .def("plan", &Model::plan, py::arg("limit_bytes"), py::arg("selected"))
       .def("seconds", &Model::seconds_of);
   m.def("families", &recompute::profile_families, "The model_types of shipped profiles.");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -21,13 +22,16 @@ constexpr std::size_t kFewestPoints = 8;
 constexpr double kShareAbove = 0.025;
 // A scale of nothing is rather too few points than certainty: a step never was closer than this.
 constexpr double kLeastAbove = 0.002;
-constexpr std::array kResidentTerms{"constant", "tensor_bytes", "deepspeed", "several_ranks",
-                                    "compiled"};
+// Configurations that make a scale.
+constexpr std::int64_t kFewestConfigurations = 4;
+constexpr std::array kResidentTerms{"constant",      "tensor_bytes", "deepspeed",
+                                    "several_ranks", "compiled",     "experts"};
 
 Eigen::VectorXd resident_features(const ResidentFacts& facts) {
   Eigen::VectorXd row(static_cast<Eigen::Index>(kResidentTerms.size()));
   // Tensors in GiB: near 1, so that the normal equations are well conditioned.
-  row << 1, facts.tensor_bytes / (1 << 30), facts.deepspeed, facts.several_ranks, facts.compiled;
+  row << 1, facts.tensor_bytes / (1 << 30), facts.deepspeed, facts.several_ranks, facts.compiled,
+      facts.experts;
   return row;
 }
 
@@ -35,6 +39,7 @@ ResidentFacts facts_of(const MeasuredPoint& point) {
   return {.deepspeed = point.engine.starts_with("ZeRO"),
           .several_ranks = point.ranks > 1,
           .compiled = point.compiled,
+          .experts = point.experts,
           .tensor_bytes = point.peak_bytes};
 }
 
@@ -44,6 +49,12 @@ double predicted_rise(const MeasuredPoint& point) {
 
 double ratio_of(const MeasuredPoint& point) {
   return (point.peak_bytes - point.static_bytes) / predicted_rise(point);
+}
+
+RobustFit fit_constant(const std::vector<double>& values) {
+  auto rows = static_cast<Eigen::Index>(values.size());
+  return fit_huber(Eigen::MatrixXd::Ones(rows, 1),
+                   Eigen::Map<const Eigen::VectorXd>(values.data(), rows));
 }
 
 void check(const MeasuredPoint& point) {
@@ -59,58 +70,59 @@ void check(const MeasuredPoint& point) {
 }
 
 // One ratio of many, with the bound for a new configuration. Points of one configuration differ in
-// the number of recomputed layers only and err together, so a configuration counts once: by the
-// point of it that is furthest off.
+// the number of recomputed layers only and err together, so for the bound a configuration counts
+// once: by its point that is furthest above the prediction.
 RiseTerm fit_ratio(const std::vector<const MeasuredPoint*>& points) {
-  std::map<std::string, double> furthest;
+  std::map<std::string, double> highest;
+  std::vector<double> ratios;
   for (const MeasuredPoint* point : points) {
-    double ratio = ratio_of(*point);
-    auto [entry, made] = furthest.try_emplace(point->id, ratio);
-    if (!made && std::abs(ratio - 1) > std::abs(entry->second - 1)) {
-      entry->second = ratio;
-    }
+    ratios.push_back(ratio_of(*point));
+    auto [entry, made] = highest.try_emplace(point->id, ratios.back());
+    entry->second = std::max(entry->second, ratios.back());
   }
   RiseTerm term;
   term.points = static_cast<std::int64_t>(points.size());
+  term.configurations = static_cast<std::int64_t>(highest.size());
   double worst = 0;
-  for (const auto& [id, ratio] : furthest) {
+  std::vector<double> tops;
+  for (const auto& [id, ratio] : highest) {
     worst = std::max(worst, ratio);
+    tops.push_back(ratio);
   }
-  if (furthest.size() < 4) {  // too few for a scale: what was seen, and as much again
+  if (term.configurations < kFewestConfigurations) {
+    // Too few for a scale: what was seen, and as far again.
     term.ratio = worst;
     term.above = std::max(kLeastAbove, std::abs(worst - 1));
     return term;
   }
-  auto rows = static_cast<Eigen::Index>(furthest.size());
-  Eigen::MatrixXd ones = Eigen::MatrixXd::Ones(rows, 1);
-  Eigen::VectorXd values(rows);
-  Eigen::Index row = 0;
-  for (const auto& [id, ratio] : furthest) {
-    values[row++] = ratio;
-  }
-  RobustFit fit = fit_huber(ones, values);
-  term.ratio = fit.coefficients[0];
-  // Not below what was seen: the noise is no normal one, it is the model's faults.
-  double seen = worst - term.ratio;
-  term.above = std::max({kLeastAbove, fit.above(Eigen::VectorXd::Ones(1), kShareAbove), seen});
+  term.ratio = fit_constant(ratios).coefficients[0];
+  RobustFit top = fit_constant(tops);
+  double upper = top.coefficients[0] + top.above(Eigen::VectorXd::Ones(1), kShareAbove);
+  // Not below what was seen: what is left is no normal noise, it is the model's faults.
+  term.above = std::max({kLeastAbove, upper - term.ratio, worst - term.ratio});
   return term;
 }
 
 std::vector<RiseTerm> fit_rise(const std::vector<MeasuredPoint>& points) {
-  // (compiled, family, engine), from the closest to the most general; "" for all.
-  std::map<std::tuple<bool, std::string, std::string>, std::vector<const MeasuredPoint*>> groups;
+  // (compiled, LoRA, family, engine); "" for all.
+  std::map<std::tuple<bool, bool, std::string, std::string>, std::vector<const MeasuredPoint*>>
+      groups;
   for (const MeasuredPoint& point : points) {
     for (const std::string& family : {point.family, std::string()}) {
       for (const std::string& engine : {point.engine, std::string()}) {
-        groups[{point.compiled, family, engine}].push_back(&point);
+        groups[{point.compiled, point.lora, family, engine}].push_back(&point);
       }
     }
   }
   std::vector<RiseTerm> terms;
   for (const auto& [key, members] : groups) {
     RiseTerm term = fit_ratio(members);
-    std::tie(term.compiled, term.family, term.engine) = key;
-    terms.push_back(std::move(term));
+    std::tie(term.compiled, term.lora, term.family, term.engine) = key;
+    // A handful says less of a family under an engine than all that is known of either.
+    bool general = term.family.empty() && term.engine.empty();
+    if (general || term.configurations >= kFewestConfigurations) {
+      terms.push_back(std::move(term));
+    }
   }
   return terms;
 }
@@ -156,12 +168,11 @@ RobustFit fit_resident(const std::vector<MeasuredPoint>& points) {
 }
 
 double fit_offset(const std::vector<MeasuredPoint>& points) {
-  Eigen::VectorXd values(static_cast<Eigen::Index>(points.size()));
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    values[static_cast<Eigen::Index>(i)] =
-        points[i].static_bytes - points[i].predicted_static_bytes;
+  std::vector<double> offsets;
+  for (const MeasuredPoint& point : points) {
+    offsets.push_back(point.static_bytes - point.predicted_static_bytes);
   }
-  return fit_huber(Eigen::MatrixXd::Ones(values.size(), 1), values).coefficients[0];
+  return fit_constant(offsets).coefficients[0];
 }
 
 double number_at(const base::JsonDocument& document, const Json& object, const std::string& pointer,
@@ -194,22 +205,26 @@ Calibration Calibration::fit(const std::vector<MeasuredPoint>& points, std::stri
   return made;
 }
 
-const RiseTerm& Calibration::rise_term(std::string_view family, std::string_view engine,
-                                       bool compiled) const {
-  static const RiseTerm kUnknown{.family = "", .engine = "", .above = 0.05};  // docs/recompute.md: 4.98 % was the worst of 63
-  auto find = [&](std::string_view f, std::string_view e, bool c) -> const RiseTerm* {
+const RiseTerm& Calibration::rise_term(const RiseQuestion& question) const {
+  // docs/recompute.md: 4.98 % was the worst of 63.
+  static const RiseTerm kUnknown{.family = "", .engine = "", .above = 0.05};
+  auto find = [&](std::string_view family, std::string_view engine, bool compiled,
+                  bool lora) -> const RiseTerm* {
     for (const RiseTerm& term : rise_) {
-      if (term.family == f && term.engine == e && term.compiled == c) {
+      if (term.family == family && term.engine == engine && term.compiled == compiled &&
+          term.lora == lora) {
         return &term;
       }
     }
     return nullptr;
   };
-  for (bool as_compiled : {compiled, false}) {
-    for (auto [f, e] : {std::pair(family, engine), std::pair(family, std::string_view()),
-                        std::pair(std::string_view(), engine),
-                        std::pair(std::string_view(), std::string_view())}) {
-      if (const RiseTerm* term = find(f, e, as_compiled)) {
+  for (auto [compiled, lora] : {std::pair(question.compiled, question.lora),
+                                std::pair(false, question.lora), std::pair(false, false)}) {
+    for (auto [family, engine] : {std::pair(question.family, question.engine),
+                                  std::pair(question.family, std::string_view()),
+                                  std::pair(std::string_view(), question.engine),
+                                  std::pair(std::string_view(), std::string_view())}) {
+      if (const RiseTerm* term = find(family, engine, compiled, lora)) {
         return *term;
       }
     }
@@ -238,12 +253,22 @@ Bound Calibration::resident(const ResidentFacts& facts) const {
   return {.expected = expected, .upper = expected + resident_.above(features, kShareAbove)};
 }
 
+const Calibration& Calibration::in_force() {
+  static const Calibration kInForce = [] {
+    const char* file = std::getenv("LJTRAIN_CALIBRATION");
+    return file != nullptr && *file != '\0' ? read(base::JsonDocument::read(file)) : shipped();
+  }();
+  return kInForce;
+}
+
 base::OrderedJson Calibration::to_json() const {
   base::OrderedJson rise = base::OrderedJson::array();
   for (const RiseTerm& term : rise_) {
     rise.push_back({{"family", term.family},
                     {"engine", term.engine},
                     {"compiled", term.compiled},
+                    {"lora", term.lora},
+                    {"configurations", term.configurations},
                     {"points", term.points},
                     {"ratio", term.ratio},
                     {"above", term.above}});
@@ -294,7 +319,9 @@ Calibration Calibration::read(const base::JsonDocument& document) {
     std::string pointer = fmt::format("/rise/{}", i);
     RiseTerm term{.family = entry.value("family", ""),
                   .engine = entry.value("engine", ""),
-                  .compiled = entry.value("compiled", false)};
+                  .compiled = entry.value("compiled", false),
+                  .lora = entry.value("lora", false),
+                  .configurations = entry.value("configurations", std::int64_t{0})};
     term.points = static_cast<std::int64_t>(number_at(document, entry, pointer, "points"));
     term.ratio = number_at(document, entry, pointer, "ratio");
     term.above = number_at(document, entry, pointer, "above");

@@ -24,6 +24,7 @@ void add_points(const Json& answer, std::vector<MeasuredPoint>& points) {
                       .recomputed = static_cast<std::int64_t>(recomputed),
                       .compiled = setup.value("compiled", false),
                       .lora = shape.value("lora", false),
+                      .experts = shape.at("layers").dump().find("moe") != std::string::npos,
                       .predicted_static_bytes = answer.at("prediction").at("static_bytes"),
                       .predicted_peak_bytes = peaks.at(recomputed),
                       .static_bytes = measured.at("static_bytes"),

@@ -1,6 +1,6 @@
 """The reference of regression_test.cc: Huber's estimator by scipy.
 
-    python recompute/calibration/tests/reference_fit.py
+python recompute/calibration/tests/reference_fit.py
 """
 
 from __future__ import annotations

@@ -24,22 +24,22 @@ struct AblationOptions {
   // runs all parts in that environment, with its own ljperf where it has one: release against
   // release.
   std::map<std::string, std::string> environments;
-  std::vector<std::string> axes;    // KEY=VALUE,VALUE,...: a grid instead of the ladder
+  std::vector<std::string> axes;  // KEY=VALUE,VALUE,...: a grid instead of the ladder
   bool leave_one_out = false;
   bool limit_row = false;
-  double until = kDefaultUntil;     // half width of every speed-up's interval, as a fraction
+  double until = kDefaultUntil;  // half width of every speed-up's interval, as a fraction
   double budget_s = kDefaultBudgetSeconds;  // the warm-up is outside of it
-  std::optional<int> steps;         // measured steps a run; unset: chosen from the budget
-  std::optional<int> blocks;        // at most; unset: what the budget allows
-  std::uint64_t seed = 1;           // of the order of the rows
+  std::optional<int> steps;                 // measured steps a run; unset: chosen from the budget
+  std::optional<int> blocks;                // at most; unset: what the budget allows
+  std::uint64_t seed = 1;                   // of the order of the rows
   double run_timeout_s = kDefaultRunTimeoutSeconds;
-  std::filesystem::path ljperf;     // empty: beside this program, else in PATH
+  std::filesystem::path ljperf;  // empty: beside this program, else in PATH
   // The folder of an ablation that was interrupted. Its options are kept there; budget and until
   // replace its own where they are given.
   std::filesystem::path resume;
   bool budget_given = false;
   bool until_given = false;
-  std::vector<std::string> more;    // passed on to every run
+  std::vector<std::string> more;  // passed on to every run
   bool json = false;
   bool dry_run = false;
 };

@@ -25,6 +25,7 @@ struct MeasuredPoint {
   std::int64_t recomputed = 0;
   bool compiled = false;
   bool lora = false;
+  bool experts = false;
   double predicted_static_bytes = 0;
   double predicted_peak_bytes = 0;
   double static_bytes = 0;
@@ -38,9 +39,18 @@ struct RiseTerm {
   std::string family;  // "": every family
   std::string engine;  // "": every engine
   bool compiled = false;
+  bool lora = false;
+  std::int64_t configurations = 0;
   std::int64_t points = 0;
   double ratio = 1;  // measured over predicted
   double above = 0;  // to be added for the upper bound
+};
+
+struct RiseQuestion {
+  std::string_view family;
+  std::string_view engine;
+  bool compiled = false;
+  bool lora = false;
 };
 
 // Expected and highest, bytes.
@@ -54,6 +64,7 @@ struct ResidentFacts {
   bool deepspeed = false;
   bool several_ranks = false;
   bool compiled = false;
+  bool experts = false;
   double tensor_bytes = 0;  // at their peak
 };
 
@@ -66,11 +77,15 @@ class Calibration {
   static Calibration read(const base::JsonDocument& document);
   // The one made of this project's own points; docs/recompute.md says which.
   static const Calibration& shipped();
+  // That of the file LJTRAIN_CALIBRATION names (as `ljperf calibrate --output` writes it), else the
+  // shipped one. Read once. Throws what read() throws.
+  static const Calibration& in_force();
 
   base::OrderedJson to_json() const;
 
-  // The term that speaks of this family and engine most closely.
-  const RiseTerm& rise_term(std::string_view family, std::string_view engine, bool compiled) const;
+  // The term that speaks of it most closely: of the family under the engine, of the family, of the
+  // engine, of all; 5 % where nothing like it was measured.
+  const RiseTerm& rise_term(const RiseQuestion& question) const;
   // What a peak that the memory model predicts comes to.
   Bound peak(const RiseTerm& term, double predicted_static, double predicted_peak) const;
   // The predicted peak whose upper bound is `limit`: what to plan with.
