@@ -9,7 +9,7 @@ log=$PWD/.make/build.log
 mkdir -p .make
 
 stamp=$venv/.built
-sources=(CMakeLists.txt pyproject.toml cmake accl base cnp recompute ljperf python README.md)
+sources=(CMakeLists.txt pyproject.toml cmake accl base cnp image recompute ljperf python README.md)
 if [ -e "$stamp" ] && [ -x "$venv/bin/ljperf" ] && [ -d build/release ] &&
   [ -z "$(find "${sources[@]}" -newer "$stamp" -not -name '*.pyc' -not -name __pycache__ -print -quit)" ]; then
   exit 0

@@ -120,7 +120,7 @@ RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path&
 
 // One run: launches the ranks, collects what they report. Whatever goes wrong is in the result.
 RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
-                        RunCollector& collector, Progress& progress, const Interrupts& interrupts,
+                        RunCollector& collector, Progress& progress, const base::Interrupts& interrupts,
                         int run, std::vector<RankIdentity>& identities) {
   RankGroupObserver observer;
   observer.on_event = [&](int rank, const base::Json& event) {
@@ -218,7 +218,7 @@ void add_hosts(cnp::Record& record, const std::vector<RankIdentity>& identities)
 
 // All runs, until one does not complete. What each measured is in the record.
 RankGroupResult run_all(const BenchmarkPlan& plan, const std::filesystem::path& output,
-                        const Interrupts& interrupts, cnp::Record& record) {
+                        const base::Interrupts& interrupts, cnp::Record& record) {
   RankGroupResult result;
   std::vector<RankIdentity> identities;
   Progress progress(plan.options.repeat, plan.steps_per_run);
@@ -252,7 +252,7 @@ std::pair<std::optional<std::filesystem::path>, std::string> store(
 int run_plan(const BenchmarkPlan& plan) {
   const BenchmarkOptions& options = plan.options;
   std::filesystem::path records = writable_records_folder();
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   OutputFolder output(options.output);
   cnp::Record record = start_record(plan);
   print_start(plan, record);

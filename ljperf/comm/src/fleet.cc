@@ -70,7 +70,7 @@ std::vector<std::vector<int>> places(const Hardware& hardware, int ranks, Interf
 }  // namespace
 
 Fleet::Fleet(const std::vector<Library>& libraries, int ranks, const Hardware& hardware,
-             std::filesystem::path folder, const Interrupts& interrupts)
+             std::filesystem::path folder, const base::Interrupts& interrupts)
     : folder_(std::move(folder)),
       ranks_(ranks),
       neighbours_(base::descendants()),
@@ -116,7 +116,7 @@ void Fleet::start(const Hardware& hardware) {
   }
 }
 
-void Fleet::await(const Interrupts& interrupts) {
+void Fleet::await(const base::Interrupts& interrupts) {
   Clock::time_point deadline = Clock::now() + kStartPatience;
   for (;;) {
     std::vector<pollfd> polled{{interrupts.fd(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};

@@ -21,7 +21,7 @@ class Fleet {
   // Starts the ranks of every library and returns when all are ready or known to be of no use here.
   // `folder`: for logs and what the ranks tell each other; the fleet's own. Throws Interrupted.
   Fleet(const std::vector<Library>& libraries, int ranks, const Hardware& hardware,
-        std::filesystem::path folder, const Interrupts& interrupts);
+        std::filesystem::path folder, const base::Interrupts& interrupts);
   // Ends all of them; nothing is left, in memory, among processes or in /dev/shm.
   ~Fleet();
   Fleet(const Fleet&) = delete;
@@ -35,7 +35,7 @@ class Fleet {
 
  private:
   void start(const Hardware& hardware);
-  void await(const Interrupts& interrupts);
+  void await(const base::Interrupts& interrupts);
   void accept_rank();
   void read_greetings();
 

@@ -28,7 +28,7 @@ constexpr double kNoWarmup = 20e-3;
 class Contender {
  public:
   Contender(PeerGroup& group, const Case& subject, Variant variant, const CommOptions& options,
-            const Interrupts& interrupts)
+            const base::Interrupts& interrupts)
       : group_(group), options_(options), interrupts_(interrupts) {
     row.library = group.library().name;
     row.interface = group.library().interface;
@@ -103,7 +103,7 @@ class Contender {
 
   PeerGroup& group_;
   const CommOptions& options_;
-  const Interrupts& interrupts_;
+  const base::Interrupts& interrupts_;
   std::string call_;
   std::string doing_;
   long warmup_ = 1;
@@ -118,7 +118,7 @@ bool supports_any(const Library& library, ljperf_comm::Op op, ljperf_comm::Type 
 
 std::vector<CommRow> measure(const Case& subject, const std::vector<PeerGroup*>& groups,
                              const CommOptions& options, std::mt19937& order,
-                             const Interrupts& interrupts) {
+                             const base::Interrupts& interrupts) {
   std::vector<Contender> contenders;
   for (PeerGroup* group : groups) {
     for (Variant variant : kVariants) {

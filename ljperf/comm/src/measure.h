@@ -27,6 +27,6 @@ bool supports_any(const Library& library, ljperf_comm::Op op, ljperf_comm::Type 
 // as fill --min-time. Throws GroupFailure, Interrupted.
 std::vector<CommRow> measure(const Case& subject, const std::vector<PeerGroup*>& groups,
                              const CommOptions& options, std::mt19937& order,
-                             const Interrupts& interrupts);
+                             const base::Interrupts& interrupts);
 
 }  // namespace ljtrain::ljperf

@@ -167,7 +167,7 @@ bool PeerGroup::take_line(Rank& rank, std::string& line) {
 }
 
 std::vector<std::string> PeerGroup::ask(const std::string& line, const std::string& doing,
-                                        milliseconds timeout, const Interrupts& interrupts) {
+                                        milliseconds timeout, const base::Interrupts& interrupts) {
   std::string text = line + "\n";
   for (Rank& rank : ranks_) {
     // The line is short and the socket empty: it goes as a whole or the rank is gone, which is

@@ -46,7 +46,7 @@ class PeerGroup {
   // Sends a line to all ranks and returns their answers, without the leading "ok". `doing` is for
   // messages. Throws GroupFailure, Interrupted.
   std::vector<std::string> ask(const std::string& line, const std::string& doing,
-                               std::chrono::milliseconds timeout, const Interrupts& interrupts);
+                               std::chrono::milliseconds timeout, const base::Interrupts& interrupts);
   // Ends the ranks in order, as far as they do so in time.
   void quit();
   void note_files(SharedMemoryFiles& files) const;

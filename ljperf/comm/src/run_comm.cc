@@ -251,7 +251,7 @@ class Run {
 
   CommPlan plan_;
   Hardware hardware_;
-  Interrupts interrupts_;
+  base::Interrupts interrupts_;
   std::mt19937 order_{static_cast<std::mt19937::result_type>(plan_.options.seed)};
   std::string started_ = now();
   std::string status_ = "failed";

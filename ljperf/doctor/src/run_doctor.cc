@@ -135,7 +135,7 @@ void print_changes(std::span<const Finding> findings, std::map<std::string, Stat
 
 // Until a check fails (exit code 1, for a supervisor to act on) or a signal comes.
 int watch(const DoctorOptions& options) {
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   std::map<std::string, Status> last;
   fmt::print(stderr, "watching every {} s: a line for each change, until a check fails\n",
              *options.watch);

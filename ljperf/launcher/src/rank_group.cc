@@ -65,7 +65,7 @@ std::string join(const std::vector<int>& numbers) {
 class RankGroup {
  public:
   RankGroup(const RankGroupPlan& plan, const RankGroupObserver& observer,
-            const Interrupts& interrupts)
+            const base::Interrupts& interrupts)
       : plan_(plan),
         observer_(observer),
         interrupts_(interrupts),
@@ -392,7 +392,7 @@ class RankGroup {
 
   const RankGroupPlan& plan_;
   const RankGroupObserver& observer_;
-  const Interrupts& interrupts_;
+  const base::Interrupts& interrupts_;
   int port_;
   std::optional<std::uint64_t> oom_kills_;
   std::set<pid_t> neighbours_;  // descendants that are not of this run
@@ -403,7 +403,7 @@ class RankGroup {
 }  // namespace
 
 RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer,
-                          const Interrupts& interrupts) {
+                          const base::Interrupts& interrupts) {
   base::become_subreaper();
   constexpr int kTries = 3;
   for (int attempt = 1;; ++attempt) {

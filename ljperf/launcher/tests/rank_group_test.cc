@@ -46,7 +46,7 @@ class RankGroupTest : public ::testing::Test {
     };
     observer.on_tick = on_tick;
     started_ = std::chrono::steady_clock::now();
-    RankGroupResult result = run_ranks(plan, observer, Interrupts());
+    RankGroupResult result = run_ranks(plan, observer, base::Interrupts());
     took_ = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
     EXPECT_EQ(base::end_descendants(milliseconds(50)), 0) << "processes were left behind";
     return result;

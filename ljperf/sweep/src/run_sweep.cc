@@ -158,7 +158,7 @@ void say(const Json& answer, std::size_t number, std::size_t of) {
 }
 
 Outcome measure(const SweepOptions& options, const std::vector<SweepJob>& jobs) {
-  Interrupts interrupts;
+  base::Interrupts interrupts;
   std::string text;
   for (const SweepJob& job : jobs) {
     text += job.json.dump() + "\n";

@@ -49,7 +49,7 @@ struct RankGroupObserver {
 // the run (kInterrupted). A rank that crashes, is killed, reports an error or makes no step in time
 // ends all others. Throws UserError or RunError only when nothing could be started.
 RankGroupResult run_ranks(const RankGroupPlan& plan, const RankGroupObserver& observer,
-                          const Interrupts& interrupts);
+                          const base::Interrupts& interrupts);
 
 // The last lines of a log file that say something, at most `count`, each at most 200 characters.
 std::vector<std::string> last_lines_of(const std::filesystem::path& log, std::size_t count);
