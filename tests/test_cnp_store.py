@@ -346,7 +346,7 @@ HOSTILE = (
 
 def test_hostile_names(cnp: Cnp, write: Write) -> None:
     for number, name in enumerate(HOSTILE):
-        failure = {"sentence": name, "rank": None, "last_lines": []}
+        failure: dict[str, Any] = {"sentence": name, "rank": None, "last_lines": []}
         write(number, model=name, engine=name, status="failed", failure=failure)
     for width in ("80", "120"):
         done = cnp("list", COLUMNS=width)

@@ -73,7 +73,7 @@ void print_table(const std::vector<Summary>& records) {
   static const std::vector<Column> kColumns = {
       {.title = "ID", .least = 8, .importance = kAlways},
       {.title = "CREATED (UTC)", .importance = 70},
-      {.title = "MODEL", .least = 16, .importance = kAlways},
+      {.title = "MODEL", .least = 19, .importance = kAlways},
       {.title = "PROXY", .least = 5, .importance = kAlways},
       {.title = "RANKS", .right = true, .importance = 30},
       {.title = "STEP", .right = true, .importance = 90},
