@@ -46,12 +46,12 @@ TEST(Torchrun, OneHost) {
   LaunchOptions options;
   options.launcher = "torchrun";
   options.max_restarts = 3;
-  EXPECT_EQ(torchrun_argv(options, command(), "run-1", 0),
-            (Words{"/opt/python", "-m", "torch.distributed.run", "--nnodes=1",
-                   "--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-id=run-1",
-                   "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", "--max-restarts=3",
-                   "--no-python", "/opt/a b/ljperf", "rank",
-                   R"({"argv":["/opt/python","train.py","--note=it's; $(id)"],"log":"/logs"})"}));
+  EXPECT_EQ(
+      torchrun_argv(options, command(), "run-1", 0),
+      (Words{"/opt/python", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=4",
+             "--rdzv-backend=c10d", "--rdzv-id=run-1", "--rdzv-endpoint=127.0.0.1:0",
+             "--local-addr=127.0.0.1", "--max-restarts=3", "--no-python", "/opt/a b/ljperf", "rank",
+             R"json({"argv":["/opt/python","train.py","--note=it's; $(id)"],"log":"/logs"})json"}));
 }
 
 TEST(Torchrun, EachHostIsToldWhoItIs) {
