@@ -134,7 +134,7 @@ def test_slurm_s_reason_is_one_line(ljperf: Ljperf, slurm: slurm_cluster.SlurmCl
     (ljperf.folder / "train.py").write_text("import sys\nsys.exit('no such dataset')\n")
     refused = ljperf(
         "train", "--launcher", "slurm", "--launcher-option=--partition=absent", "train.py",
-        **slurm.environment(),
+        timeout=300, **slurm.environment(),
     )  # fmt: skip
     assert refused.returncode == 1
     assert "Invalid partition name" in refused.stderr

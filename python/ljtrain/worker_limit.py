@@ -29,6 +29,6 @@ def remove_communication() -> None:
 class NoCommunication(TrainerCallback):
     """Takes communication away once the engine has stopped checking that ranks agree."""
 
-    def on_step_end(self, _arguments: Any, state: Any, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == CHECKED_STEPS:
             remove_communication()

@@ -10,9 +10,8 @@ from conftest import Ljperf
 
 
 def variables(ljperf: Ljperf, config: Path, *options: str) -> dict[str, str | None]:
-    done = ljperf(
-        *("benchmark", "--model", "ddp", "--config", config, "--dry-run", "--json", *options)
-    )
+    words = ("benchmark", "--model", "ddp", "--config", str(config), "--dry-run", "--json")
+    done = ljperf(*words, *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["environment"]
 
