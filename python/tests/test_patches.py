@@ -20,7 +20,7 @@ def test_every_patch_is_listed() -> None:
     defined = [value for value in vars(patches).values() if isinstance(value, Patch)]
     defined += patches.COMPILER_SETTINGS
     assert sorted(patch.name for patch in defined) == sorted(patch.name for patch in patches.ALL)
-    # Measuring wraps methods of one Trainer that recomputing wraps for all: two patches, two reasons.
+    # Measuring wraps methods of one Trainer, recomputing those of all: two patches, two reasons.
     assert len({(patch.name, patch.reason) for patch in patches.ALL}) == len(patches.ALL)
 
 
