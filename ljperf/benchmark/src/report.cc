@@ -101,6 +101,22 @@ std::string memory_rows(const cnp::Record& record) {
                   format_bytes(static_cast<double>(*record.peak_memory_bytes.max)), resident));
 }
 
+// Only where it was planned: the base recomputes all layers or none.
+std::string recompute_row(const cnp::Record& record) {
+  const cnp::Recompute& recompute = record.recompute;
+  if (!record.components.recompute || !recompute.predicted_peak_bytes.has_value()) {
+    return "";
+  }
+  std::string text =
+      fmt::format("{} of {} layers; peak predicted {}", recompute.layers, recompute.of,
+                  format_bytes(static_cast<double>(*recompute.predicted_peak_bytes)));
+  if (recompute.measured_peak_bytes.has_value()) {
+    text += fmt::format(", measured {}",
+                        format_bytes(static_cast<double>(*recompute.measured_peak_bytes)));
+  }
+  return row("recompute", text);
+}
+
 // Only where it is not the base's: glibc's malloc and no huge pages asked for.
 std::string allocator_row(const cnp::Record& record) {
   const std::optional<cnp::Allocator>& allocator = record.configuration.allocator;
@@ -205,7 +221,8 @@ std::string configuration_line(const cnp::Record& record) {
 
 std::string result_table(const cnp::Record& record) {
   return status_row(record) + step_time_rows(record) + speed_rows(record) + memory_rows(record) +
-         allocator_row(record) + loss_row(record) + overhead_row(record) + breakdown_rows(record);
+         recompute_row(record) + allocator_row(record) + loss_row(record) + overhead_row(record) +
+         breakdown_rows(record);
 }
 
 }  // namespace ljtrain::ljperf

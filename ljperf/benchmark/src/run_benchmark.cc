@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/interrupts.h"
 #include "base/json.h"
 #include "benchmark/plan.h"
 #include "benchmark/progress.h"
@@ -24,7 +25,6 @@
 #include "cnp/record_file.h"
 #include "launch.h"
 #include "launcher/engines.h"
-#include "base/interrupts.h"
 #include "launcher/rank_group.h"
 #include "output.h"
 
@@ -120,8 +120,9 @@ RankGroupPlan group_plan(const BenchmarkPlan& plan, const std::filesystem::path&
 
 // One run: launches the ranks, collects what they report. Whatever goes wrong is in the result.
 RankGroupResult execute(const BenchmarkPlan& plan, const std::filesystem::path& folder,
-                        RunCollector& collector, Progress& progress, const base::Interrupts& interrupts,
-                        int run, std::vector<RankIdentity>& identities) {
+                        RunCollector& collector, Progress& progress,
+                        const base::Interrupts& interrupts, int run,
+                        std::vector<RankIdentity>& identities) {
   RankGroupObserver observer;
   observer.on_event = [&](int rank, const base::Json& event) {
     if (rank == 0 && event["event"] == "phase") {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupts.h"
 #include "base/unique_fd.h"
 #include "launcher/hardware.h"
-#include "base/interrupts.h"
 #include "peer_group.h"
 
 namespace ljtrain::ljperf {

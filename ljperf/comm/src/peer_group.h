@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupts.h"
 #include "base/process.h"
 #include "base/unique_fd.h"
-#include "base/interrupts.h"
 #include "library.h"
 #include "shared_memory_files.h"
 
@@ -46,7 +46,8 @@ class PeerGroup {
   // Sends a line to all ranks and returns their answers, without the leading "ok". `doing` is for
   // messages. Throws GroupFailure, Interrupted.
   std::vector<std::string> ask(const std::string& line, const std::string& doing,
-                               std::chrono::milliseconds timeout, const base::Interrupts& interrupts);
+                               std::chrono::milliseconds timeout,
+                               const base::Interrupts& interrupts);
   // Ends the ranks in order, as far as they do so in time.
   void quit();
   void note_files(SharedMemoryFiles& files) const;

@@ -10,12 +10,12 @@
 #include <random>
 
 #include "base/errors.h"
+#include "base/interrupts.h"
 #include "base/json.h"
 #include "comm/explain.h"
 #include "comm/results.h"
 #include "fleet.h"
 #include "launcher/hardware.h"
-#include "base/interrupts.h"
 #include "libraries.h"
 #include "measure.h"
 #include "report.h"

@@ -10,9 +10,9 @@
 #include <map>
 
 #include "base/errors.h"
+#include "base/interrupts.h"
 #include "base/text.h"
 #include "doctor/examine.h"
-#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {

@@ -14,11 +14,11 @@
 #include <string>
 
 #include "base/errors.h"
+#include "base/interrupts.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "benchmark/python_environment.h"
-#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 namespace {

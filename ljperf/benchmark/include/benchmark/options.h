@@ -34,8 +34,8 @@ struct BenchmarkOptions {
   std::string memory_limit;  // of a rank's tensors, as in LJTRAIN_MEMORY_LIMIT; empty: not given
   std::string stock_compile = "none";
   std::string collectives = "real";  // none: they do nothing, a limit and no training
-  std::string allocator;           // glibc, jemalloc or tcmalloc; empty: the stack's, or glibc
-  std::optional<bool> huge_pages;  // transparent ones; unset: the stack's, or off
+  std::string allocator;             // glibc, jemalloc or tcmalloc; empty: the stack's, or glibc
+  std::optional<bool> huge_pages;    // transparent ones; unset: the stack's, or off
   std::string flops = "megatron";
   std::filesystem::path output;
   std::filesystem::path python;

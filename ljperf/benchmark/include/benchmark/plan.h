@@ -29,7 +29,7 @@ struct BenchmarkPlan {
   int nodes = 1;
   int threads_per_rank = 1;
   std::vector<std::vector<int>> placement;  // of this host's ranks
-  std::optional<int> zero_stage;  // engine deepspeed only
+  std::optional<int> zero_stage;            // engine deepspeed only
   int seq = 0;
   int micro_batch = 1;
   int gradient_accumulation = 1;

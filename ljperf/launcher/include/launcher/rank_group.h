@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupts.h"
 #include "base/json.h"
 #include "base/process.h"
-#include "base/interrupts.h"
 
 namespace ljtrain::ljperf {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupts.h"
 #include "base/process.h"
 #include "launcher/engine_group.h"
-#include "base/interrupts.h"
 #include "launcher/launch_options.h"
 #include "launcher/rank_command.h"
 
