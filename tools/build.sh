@@ -17,7 +17,8 @@ fi
 echo "build: compiling, which takes two to four minutes the first time (details in .make/build.log)" >&2
 started=$(mktemp)
 trap 'rm -f "$started"' EXIT
-settings=(build-dir=build/release cmake.build-type=Release cmake.define.LJTRAIN_TESTS=ON cmake.define.LJTRAIN_PYTHON=ON)
+settings=(build-dir=build/release cmake.build-type=Release cmake.define.LJTRAIN_TESTS=ON cmake.define.LJTRAIN_PYTHON=ON
+  cmake.define.LJTRAIN_PRECOMPILED_HEADERS=ON)
 if ! "$venv/bin/python" -m pip install --no-build-isolation --no-deps --no-index . \
   "${settings[@]/#/--config-settings=}" >"$log" 2>&1; then
   echo "build: failed; the last lines of $log:" >&2
