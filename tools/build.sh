@@ -14,7 +14,7 @@ if [ -e "$stamp" ] && [ -x "$venv/bin/ljperf" ] && [ -d build/release ] &&
   [ -z "$(find "${sources[@]}" -newer "$stamp" -not -name '*.pyc' -not -name __pycache__ -print -quit)" ]; then
   exit 0
 fi
-echo "build: compiling, which takes two to four minutes the first time (details in .make/build.log)" >&2
+echo "build: compiling, which takes five to fifteen minutes on two cores the first time (details in .make/build.log)" >&2
 started=$(mktemp)
 trap 'rm -f "$started"' EXIT
 settings=(build-dir=build/release cmake.build-type=Release cmake.define.LJTRAIN_TESTS=ON cmake.define.LJTRAIN_PYTHON=ON
