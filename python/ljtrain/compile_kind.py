@@ -31,6 +31,7 @@ from ljtrain import (
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
+from ljtrain.compile_loss import Loss
 from ljtrain.compile_trial import Call
 
 Forward = Callable[..., Any]
@@ -194,9 +195,11 @@ class CompiledKind:
             varying = compile_inputs.changed_sizes(variant.first, exact)
         variant.dynamic |= bool(varying)
         call = compile_trial.Call(layer, args, kwargs, varying)
-        with compile_cache.turn(self._key(variant, call, exact)) as self._turn:
-            cause = self._prepare(variant, self._turn, call)
-        self._turn = None
+        try:
+            with compile_cache.turn(self._key(variant, call, exact)) as self._turn:
+                cause = self._prepare(variant, self._turn, call)
+        finally:
+            self._turn = None
         variant.seconds += time.perf_counter() - began
         if cause is not None:
             variant.refused.add(exact)
@@ -338,6 +341,10 @@ class CompiledKind:
             return Decision(variant.mode or EAGER, None, None, "not tried against eager")
         with_eager_checkpoint = functools.partial(_tried, self.forward)
         try:
+            if isinstance(call.layer, Loss):
+                clear = self._clearly_faster(variant.run, call)
+                if clear is not None:
+                    return Decision(variant.mode or EAGER, None, clear, "faster than eager")
             compile_trial.step(with_eager_checkpoint, call)
             eager, compiled = compile_trial.compare(with_eager_checkpoint, variant.run, call)
         except Exception as error:  # a trial must not cost the training
@@ -347,6 +354,15 @@ class CompiledKind:
         if compiled < eager:
             return Decision(variant.mode or EAGER, eager, compiled, "faster than eager")
         return Decision(EAGER, eager, compiled, "eager is faster here")
+
+    def _clearly_faster(self, run: Forward, call: Call) -> float | None:
+        """Seconds of the compiled forward and backward where they are fewer than eager's forward
+        takes alone. Eager's backward of a loss takes more memory than the step that is compiled.
+        """
+        rounds = range(compile_trial.FEWEST_ROUNDS)
+        eager = min(compile_trial.forward_alone(self.forward, call) for _ in rounds)
+        compiled = max(compile_trial.step(run, call) for _ in rounds)
+        return compiled if compiled < eager else None
 
     # ---- in and out ----
 

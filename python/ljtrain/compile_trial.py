@@ -103,6 +103,17 @@ def step(run: Run, call: Call) -> float:
     return time.perf_counter() - began
 
 
+@torch.no_grad()
+def forward_alone(run: Run, call: Call) -> float:
+    """Seconds of forward with nothing kept for a backward."""
+    args, kwargs = compile_inputs.copy_to_try((call.args, call.kwargs))
+    _synchronize(call.layer)
+    began = time.perf_counter()
+    run(call.layer, *args, **kwargs)
+    _synchronize(call.layer)
+    return time.perf_counter() - began
+
+
 def _backward(output: Any, layer: nn.Module, args: Any, kwargs: Any) -> None:
     outputs = [
         value

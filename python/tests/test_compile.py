@@ -24,6 +24,7 @@ from ljtrain import (
     compile_kernels,
     compile_kind,
     compile_layers,
+    compile_loss,
     compile_outline,
     compile_passes,
     compile_patterns,
@@ -484,6 +485,34 @@ def test_another_number_of_targets_compiles_no_loss_again(
     (variant,) = callback.report()["loss"]["variants"]
     assert (variant["mode"], variant["compilations"]) == ("whole", 1)
     callback.on_train_end()
+
+
+@pytest.mark.parametrize(("eager", "clear"), [([3.0, 3.0, 2.9], 2.5), ([3.0, 3.0, 2.4], None)])
+def test_a_loss_is_tried_without_eagers_backward_where_that_tells(
+    monkeypatch: pytest.MonkeyPatch, eager: list[float], clear: float | None
+) -> None:
+    found = compile_loss.find(small_llama())
+    assert found is not None
+    kind = compile_kind.CompiledKind(found[1], None, lambda *_: None, lambda *_: None)
+    compiled = [2.5, 2.3, 2.4]
+    monkeypatch.setattr(compile_trial, "forward_alone", lambda *_: eager.pop(0))
+    monkeypatch.setattr(compile_trial, "step", lambda *_: compiled.pop(0))
+    call: Any = None
+    assert kind._clearly_faster(lambda: None, call) == clear
+
+
+def test_a_forward_alone_keeps_nothing() -> None:
+    layer = Block(0)
+    hidden = torch.ones(1, 2, HIDDEN, requires_grad=True)
+    seen: list[bool] = []
+
+    def run(module: Any, value: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = Block.forward(module, value)
+        seen.append(output.requires_grad)
+        return output
+
+    assert compile_trial.forward_alone(run, compile_trial.Call(layer, (hidden,), {})) > 0
+    assert seen == [False]
 
 
 def test_a_loss_of_the_users_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
