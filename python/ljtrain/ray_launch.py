@@ -23,6 +23,7 @@ from typing import Any
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 NODE_PLACEHOLDER = "{ray_node}"
 PLACEMENT_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
 PR_SET_PDEATHSIG = 1
 
@@ -71,10 +72,22 @@ class Rank:
             self._child.kill()
 
 
+def _check_reachable(address: str) -> None:
+    """ConnectionError when nothing listens at HOST:PORT, which Ray would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto", "local", or what Ray itself complains about
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{address}: {error}") from error
+
+
 def _connect() -> None:
     import ray
 
     try:
+        _check_reachable(os.environ.get("RAY_ADDRESS", "auto"))
         ray.init(
             address=os.environ.get("RAY_ADDRESS", "auto"),
             log_to_driver=True,
@@ -209,15 +222,17 @@ def main() -> int:
         print("Ray is not installed in this environment: pip install ray", file=sys.stderr)
         return EXIT_BAD_INPUT
     task = json.loads(sys.stdin.readline())
-    signal.signal(signal.SIGTERM, _terminated)
-    threading.Thread(target=_end_with_input, daemon=True).start()
     try:
+        signal.signal(signal.SIGTERM, _terminated)
+        threading.Thread(target=_end_with_input, daemon=True).start()
         return run(task)
     except Problem as problem:
         print(problem, file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_FAILED
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # not in the middle of Ray's own clearing up
 
 
 if __name__ == "__main__":
