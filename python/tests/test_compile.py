@@ -633,8 +633,11 @@ def test_patterns_of_attention_are_loaded_for_a_graph_that_could_hold_one(
         return nn.functional.scaled_dot_product_attention(x, x.expand(2, 2), x)
 
     loaded: list[Any] = []
-    monkeypatch.setattr(fuse_attention, "_sfdp_init", lambda device=None: loaded.append(device))
-    inductors = fuse_attention._sfdp_init
+
+    def inductors(input_device: Any = None) -> None:
+        loaded.append(input_device)
+
+    monkeypatch.setattr(fuse_attention, "_sfdp_init", inductors)
     back = compile_patterns.replace_loader()
     fuse_attention._sfdp_init(torch.device("cpu"))
     compile_patterns.before(torch.fx.symbolic_trace(fused))
