@@ -66,8 +66,9 @@ LaunchOptions settled(LaunchOptions options, const base::Environment& environmen
       throw base::user_error("--nodes {}: this Slurm allocation has {}", options.node_count(),
                              allocated);
     }
-    options.nodes = options.nodes.value_or(allocated);
-    options.hosts.clear();
+    if (!options.nodes.has_value() && options.hosts.empty()) {
+      options.nodes = allocated;
+    }
   }
   return options;
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <sstream>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "launcher/shell.h"
 
 namespace ljtrain::ljperf {
@@ -92,6 +94,9 @@ std::vector<std::string> srun_argv(const LaunchOptions& options, const RankComma
   std::vector<std::string> wanted = resources(options, nodes, command.ranks_per_node);
   argv.insert(argv.end(), wanted.begin(), wanted.end());
   argv.push_back(fmt::format("--ntasks={}", nodes * command.ranks_per_node));
+  if (!options.hosts.empty()) {
+    argv.push_back(fmt::format("--nodelist={}", fmt::join(options.hosts, ",")));
+  }
   // Ranks of a host are neighbours, as LOCAL_RANK and the collectives of hosts assume.
   argv.insert(argv.end(), {"--distribution=block:block", "--kill-on-bad-exit=1", "--wait=30",
                            "--unbuffered", "--export=ALL"});
@@ -152,6 +157,22 @@ std::vector<std::string> sbatch_argv(const LaunchOptions& options, const BatchJo
   return argv;
 }
 
+std::string slurm_complaint(const base::Captured& answer) {
+  if (answer.timed_out) {
+    return "it gave no answer in time";
+  }
+  std::string reason;
+  std::istringstream lines(answer.errors);
+  for (std::string line; std::getline(lines, line);) {
+    for (std::string_view mark : {": error: ", ": fatal: "}) {
+      std::size_t at = line.find(mark);
+      reason = at == std::string::npos ? reason : line.substr(at + mark.size());
+    }
+    reason = reason.empty() ? line : reason;
+  }
+  return reason.empty() ? fmt::format("exit code {}", answer.status.code) : base::printable(reason);
+}
+
 JobEnd parse_job(const std::string& text) {
   JobEnd end;
   end.id = value_of(text, "JobId");
@@ -186,8 +207,8 @@ Rendezvous slurm_rendezvous(const base::Environment& environment) {
     constexpr std::chrono::seconds kPatience{30};
     base::Captured answer = base::run_captured(options, "", kPatience);
     if (!answer.status.ok() || answer.timed_out) {
-      throw base::run_error("{} does not answer: {}", shell_join(options.argv),
-                            answer.errors.substr(0, answer.errors.find('\n')));
+      throw base::run_error("Slurm does not answer `{}`: {}", shell_join(options.argv),
+                            slurm_complaint(answer));
     }
     return answer.output;
   };

@@ -1,4 +1,6 @@
 // What each engine is given, word by word.
+#include "launcher/engines.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,6 +87,23 @@ TEST(Slurm, SrunStartsOneTaskARank) {
     EXPECT_TRUE(holds(argv, word)) << word;
   }
   EXPECT_EQ(argv.at(argv.size() - 2), "rank");
+}
+
+TEST(Slurm, InsideAnAllocation) {
+  const base::Environment allocation{{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "3"}};
+  LaunchOptions options;
+  options.launcher = "slurm";
+  EXPECT_EQ(settled(options, allocation).node_count(), 3);  // all that it has
+  EXPECT_EQ(settled(options, {}).node_count(), 1);
+  options.hosts = {"b", "c"};
+  LaunchOptions chosen = settled(options, allocation);
+  EXPECT_EQ(chosen.node_count(), 2);
+  EXPECT_TRUE(holds(srun_argv(chosen, command()), "--nodelist=b,c"));
+  options.hosts = {"a", "b", "c", "d"};
+  EXPECT_THROW(settled(options, allocation), base::UserError);
+  options.hosts.clear();
+  options.nodes = 4;
+  EXPECT_THROW(settled(options, allocation), base::UserError);
 }
 
 // Runs the script's shell code with stand-ins for Slurm's and our programs.

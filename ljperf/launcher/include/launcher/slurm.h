@@ -35,6 +35,9 @@ struct BatchJob {
 std::string batch_script(const LaunchOptions& options, const BatchJob& job);
 std::vector<std::string> sbatch_argv(const LaunchOptions& options, const BatchJob& job);
 
+// Why a command of Slurm failed, by its last error or fatal line: those before it say what followed.
+std::string slurm_complaint(const base::Captured& answer);
+
 // How a job ended, as `scontrol show job` tells it.
 struct JobEnd {
   std::string id;
@@ -42,7 +45,7 @@ struct JobEnd {
   std::string reason;
   int exit_code = 0;
   int signal = 0;
-  bool interrupted = false;  // by our user: the job is cancelled
+  bool interrupted = false;  // by our user: `reason` is a sentence on what became of the job
 };
 // Of `scontrol --oneliner show job ID`.
 JobEnd parse_job(const std::string& text);
