@@ -20,6 +20,12 @@ IMAGE = ("--image", "registry.example/ljtrain:0.1")
 HOSTILE = "a'b\"c $(touch pwned) `id` \\ \n- x: {y} # é ☃ \t*&!%@ $HOME ${A} $(A)"
 
 
+def needs(module: str) -> Any:
+    return pytest.importorskip(
+        module, reason=f"{module} is not installed (tools/set_up_cluster.sh does)"
+    )
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     file = tmp_path / "train.py"
@@ -28,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def manifest(ljperf: Ljperf, *arguments: str | Path) -> list[dict[str, Any]]:
-    yaml = pytest.importorskip("yaml")
+    yaml = needs("yaml")
     result = ljperf(*arguments, "--launcher", "kubernetes", *IMAGE, "--dry-run")
     assert result.returncode == 0, result.stderr
     return list(yaml.safe_load_all(result.stdout))
@@ -136,7 +142,7 @@ def test_no_launcher_prints_a_secret(ljperf: Ljperf, script: Path, launcher: str
 
 
 def test_published_schemas_take_the_manifests(ljperf: Ljperf) -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate = needs("kubernetes_validate")
     for nodes in ("1", "3"):
         arguments = (
             *BENCHMARK[:3],
@@ -152,7 +158,7 @@ def test_published_schemas_take_the_manifests(ljperf: Ljperf) -> None:
 
 
 def test_kubeflow_s_models_take_the_train_job(ljperf: Ljperf) -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models")
+    models = needs("kubeflow_trainer_api.models")
     runtime, job = manifest(ljperf, *BENCHMARK[:3], "--nodes", "2", "--gpus-per-node", "8")
     for document, model in (
         (runtime, models.TrainerV1alpha1TrainingRuntime),
@@ -173,7 +179,7 @@ def same(read: Any, written: Any) -> bool:
 
 
 def test_kubeflow_s_models_take_the_pytorch_job(ljperf: Ljperf) -> None:
-    models = pytest.importorskip("kubeflow.training.models")
+    models = needs("kubeflow.training.models")
     (document,) = manifest(ljperf, *BENCHMARK[:3], "--nodes", "3", "--kind", "pytorchjob")
     known = {"apiVersion", "kind", "metadata", "spec"}
     assert set(document) == known
