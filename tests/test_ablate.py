@@ -398,7 +398,7 @@ def test_a_key_that_no_point_can_have_is_refused_before_anything_runs(fake: Fake
 def test_a_real_ablation(tmp_path: Path) -> None:
     done = subprocess.run(
         [program("cnp"), "ablate", "--model", "deepspeed/llama3-8b", "--json", "--blocks", "3",
-         "--steps", "5", "--budget", "1h", "--", "--scale", "1/16", "--seq", "128"],
+         "--steps", "5", "--budget", "1h", "--", "--scale", "1/8", "--seq", "64"],
         env={**os.environ, "LJTRAIN_RECORDS": str(tmp_path)},
         capture_output=True, text=True, timeout=3000, check=False,
     )  # fmt: skip

@@ -118,7 +118,7 @@ def test_slurm_trains_the_model(
 
 def test_slurm_trains_the_proxy(ljperf: Ljperf, slurm: slurm_cluster.SlurmCluster) -> None:
     result = ljperf(
-        "benchmark", "--model", "ddp/llama3-8b", "--scale", "1/32", *SMALL, "--launcher", "slurm",
+        "benchmark", "--model", "ddp/llama3-8b", "--scale", "1/8", *SMALL, "--launcher", "slurm",
         "--nodes", "2", "--output", "proxy", "--json", timeout=1500, **slurm.environment(),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command in an OCI archive of the image without a container engine: as the image's user, through its entrypoint, with
 # namespaces of its own (mounts, processes, IPC, and a network that has only loopback). Needs root. Leaves nothing behind.
-#   tools/run_image.sh build/image/ljtrain-0.1.0-cpu.tar ljperf benchmark --model ddp/llama3-8b --scale 1/32
+#   tools/run_image.sh build/image/ljtrain-0.1.0-cpu.tar ljperf benchmark --model deepspeed/llama3-8b
 # IMAGE_FOLDER=DIR keeps the unpacked image there for the next run. Variables named LJTRAIN_* and NCCL_* are passed in.
 set -euo pipefail
 

@@ -88,9 +88,10 @@ int allocated_nodes(const base::Environment& environment) {
   return std::max(1, number_or(environment, "SLURM_JOB_NUM_NODES", 1));
 }
 
-std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command) {
+std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command,
+                                   const std::string& run) {
   int nodes = options.node_count();
-  std::vector<std::string> argv{"srun"};
+  std::vector<std::string> argv{"srun", fmt::format("--job-name={}", run)};
   std::vector<std::string> wanted = resources(options, nodes, command.ranks_per_node);
   argv.insert(argv.end(), wanted.begin(), wanted.end());
   argv.push_back(fmt::format("--ntasks={}", nodes * command.ranks_per_node));
@@ -197,6 +198,28 @@ std::string describe(const JobEnd& end, const BatchJob& job) {
   std::vector<std::string> lines = last_lines_of(log, 1);
   return lines.empty() ? fmt::format("{}; it left no log at {}", sentence, log.string())
                        : fmt::format("{}: {}", sentence, lines.back());
+}
+
+void ask_step_to_end(const std::string& run) {
+  constexpr std::chrono::seconds kPatience{10};
+  const base::Environment environment = base::current_environment();
+  auto job = environment.find("SLURM_JOB_ID");
+  base::SpawnOptions options;
+  options.environment = environment;
+  options.argv = {"squeue", "--noheader", "--steps", "--format=%i %j"};
+  if (job != environment.end()) {
+    options.argv.push_back("--jobs=" + job->second);
+  }
+  try {
+    std::istringstream steps(base::run_captured(options, "", kPatience).output);
+    for (std::string id, name; steps >> id && std::getline(steps >> std::ws, name);) {
+      if (name == run) {
+        options.argv = {"scancel", "--signal=TERM", id};
+        base::run_captured(options, "", kPatience);
+      }
+    }
+  } catch (const base::RunError&) {  // srun is ended next, and ends the ranks its own way
+  }
 }
 
 Rendezvous slurm_rendezvous(const base::Environment& environment) {

@@ -80,10 +80,11 @@ TEST(Slurm, SrunStartsOneTaskARank) {
   options.launcher = "slurm";
   options.nodes = 2;
   options.gpus_per_node = 4;
-  Words argv = srun_argv(options, command());
+  Words argv = srun_argv(options, command(), "run-1");
   EXPECT_EQ(argv.front(), "srun");
-  for (const char* word : {"--nodes=2", "--ntasks-per-node=4", "--ntasks=8", "--gpus-per-node=4",
-                           "--kill-on-bad-exit=1", "--distribution=block:block"}) {
+  for (const char* word :
+       {"--nodes=2", "--ntasks-per-node=4", "--ntasks=8", "--gpus-per-node=4",
+        "--kill-on-bad-exit=1", "--distribution=block:block", "--job-name=run-1"}) {
     EXPECT_TRUE(holds(argv, word)) << word;
   }
   EXPECT_EQ(argv.at(argv.size() - 2), "rank");
@@ -98,7 +99,7 @@ TEST(Slurm, InsideAnAllocation) {
   options.hosts = {"b", "c"};
   LaunchOptions chosen = settled(options, allocation);
   EXPECT_EQ(chosen.node_count(), 2);
-  EXPECT_TRUE(holds(srun_argv(chosen, command()), "--nodelist=b,c"));
+  EXPECT_TRUE(holds(srun_argv(chosen, command(), "run-1"), "--nodelist=b,c"));
   options.hosts = {"a", "b", "c", "d"};
   EXPECT_THROW(settled(options, allocation), base::UserError);
   options.hosts.clear();

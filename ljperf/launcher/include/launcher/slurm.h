@@ -19,8 +19,14 @@ bool inside_allocation(const base::Environment& environment);
 // The nodes of that allocation.
 int allocated_nodes(const base::Environment& environment);
 
-// One task a rank, bound by Slurm to its cores; the first failure ends all.
-std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command);
+// One task a rank, bound by Slurm to its cores; the first failure ends all. `run` is the name of the
+// step.
+std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command,
+                                   const std::string& run);
+
+// Sends SIGTERM to all tasks of the step `run` of this job: srun itself, asked to end, kills them
+// before they could keep what they have.
+void ask_step_to_end(const std::string& run);
 
 // The batch script. `argv` is what runs inside the allocation, its standard output goes to `result`
 // (a file; empty: into the job's log).
