@@ -381,7 +381,7 @@ def test_slurm_s_last_word_is_its_reason(ljperf: Ljperf, script: Path, fake_slur
         "echo 'sbatch: error: fetch_config: DNS SRV lookup failed' >&2\n"
         "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1",
     )
-    result = ljperf("train", "--launcher", "slurm", script, **path_with(fake_slurm))
+    result = ljperf("train", "--launcher", "slurm", script, timeout=60, **path_with(fake_slurm))
     assert result.returncode == 1
     assert result.stderr == (
         "ljperf: Slurm does not take the job: Could not establish a configuration source\n"
@@ -389,7 +389,8 @@ def test_slurm_s_last_word_is_its_reason(ljperf: Ljperf, script: Path, fake_slur
     write_program(fake_slurm / "srun", "exit 0")
     write_program(fake_slurm / "scontrol", "echo 'scontrol: error: no controller' >&2; exit 1")
     allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
-    result = ljperf("train", "--launcher", "slurm", script, **path_with(fake_slurm), **allocation)
+    inside = {**path_with(fake_slurm), **allocation}
+    result = ljperf("train", "--launcher", "slurm", script, timeout=60, **inside)
     assert result.returncode == 1
     assert result.stderr.strip().endswith("show hostnames 'n[1-2]'`: no controller")
     assert len(result.stderr.strip().splitlines()) == 1
@@ -400,7 +401,9 @@ def test_a_container_engine_that_fails_is_told_from_the_container(
 ) -> None:
     for code, words in ((125, "docker itself failed and started nothing"), (3, "exit code 3")):
         write_program(tmp_path / "docker", f"echo why >&2; exit {code}")
-        result = ljperf("train", "--launcher", "docker", *IMAGE, script, **path_with(tmp_path))
+        result = ljperf(
+            "train", "--launcher", "docker", *IMAGE, script, timeout=60, **path_with(tmp_path)
+        )
         assert result.returncode == 1
         first, last = result.stderr.strip().splitlines()
         assert first == "why" and words in last
