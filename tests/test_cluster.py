@@ -232,7 +232,7 @@ def test_slurm_s_reason_is_one_line(ljperf: Ljperf, slurm: slurm_cluster.SlurmCl
     )  # fmt: skip
     assert failed.returncode == 1
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("ljperf: ")]
-    assert "ended as FAILED (NonZeroExitCode, exit code 1)" in line
+    assert "ended as FAILED (NonZeroExitCode, exit code 1): srun ended with exit code 1" in line
 
 
 @pytest.fixture
@@ -357,6 +357,8 @@ def test_no_ray_cluster_is_one_line(ljperf: Ljperf, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (tools/set_up_cluster.sh does)")
     script = tmp_path / "train.py"
     script.write_text("")
-    result = ljperf("train", "--launcher", "ray", script, timeout=180, RAY_ADDRESS="127.0.0.1:1")
-    assert result.returncode == 1
-    assert "no Ray cluster is reached from here" in result.stderr
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "no-such-host.invalid:6379"):
+        result = ljperf("train", "--launcher", "ray", script, timeout=120, RAY_ADDRESS=address)
+        assert result.returncode == 1
+        assert "no Ray cluster is reached from here" in result.stderr
+        assert address in result.stderr

@@ -23,6 +23,7 @@ from typing import Any
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 NODE_PLACEHOLDER = "{ray_node}"
 PLACEMENT_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 5.0
 PR_SET_PDEATHSIG = 1
 
@@ -71,10 +72,22 @@ class Rank:
             self._child.kill()
 
 
+def _check_reachable(address: str) -> None:
+    """ConnectionError when nothing listens at HOST:PORT, which Ray would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto", "local", or what Ray itself complains about
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{address}: {error}") from error
+
+
 def _connect() -> None:
     import ray
 
     try:
+        _check_reachable(os.environ.get("RAY_ADDRESS", "auto"))
         ray.init(
             address=os.environ.get("RAY_ADDRESS", "auto"),
             log_to_driver=True,

@@ -195,7 +195,14 @@ std::string describe(const JobEnd& end, const BatchJob& job) {
       end.reason.empty() || end.reason == "None" ? how : fmt::format("{}, {}", end.reason, how);
   std::filesystem::path log = job.folder / fmt::format("slurm-{}.log", end.id);
   std::string sentence = fmt::format("Slurm job {} ended as {} ({})", end.id, end.state, why);
-  std::vector<std::string> lines = last_lines_of(log, 1);
+  // ljperf's own sentence, else whatever was said last.
+  constexpr std::size_t kLines = 30;
+  std::vector<std::string> lines = last_lines_of(log, kLines);
+  auto own = std::find_if(lines.rbegin(), lines.rend(),
+                          [](const std::string& line) { return line.starts_with("ljperf: "); });
+  if (own != lines.rend()) {
+    lines.push_back(own->substr(std::string_view("ljperf: ").size()));
+  }
   return lines.empty() ? fmt::format("{}; it left no log at {}", sentence, log.string())
                        : fmt::format("{}: {}", sentence, lines.back());
 }
