@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMostNodes = 4096;
 constexpr int kMostRestarts = 1000;
+constexpr int kMostResources = 4096;  // GPUs, or cores, of a host
 constexpr std::size_t kLongestHost = 253;
 constexpr std::size_t kLongestLabel = 63;
 constexpr std::size_t kLongestJobName = 50;  // leaves room for what Kubernetes appends to a pod's
@@ -81,10 +82,9 @@ void check_slurm(const LaunchOptions& options) {
 
 // What a host has to have, where the launcher is told.
 void check_resources(const LaunchOptions& options) {
-  constexpr int kMost = 4096;
   auto check_count = [](const char* option, std::optional<int> value) {
-    if (value.has_value() && (*value < 1 || *value > kMost)) {
-      throw base::user_error("{} {}: must be between 1 and {}", option, *value, kMost);
+    if (value.has_value() && (*value < 1 || *value > kMostResources)) {
+      throw base::user_error("{} {}: must be between 1 and {}", option, *value, kMostResources);
     }
   };
   check_count("--gpus-per-node", options.gpus_per_node);
