@@ -222,15 +222,17 @@ def main() -> int:
         print("Ray is not installed in this environment: pip install ray", file=sys.stderr)
         return EXIT_BAD_INPUT
     task = json.loads(sys.stdin.readline())
-    signal.signal(signal.SIGTERM, _terminated)
-    threading.Thread(target=_end_with_input, daemon=True).start()
     try:
+        signal.signal(signal.SIGTERM, _terminated)
+        threading.Thread(target=_end_with_input, daemon=True).start()
         return run(task)
     except Problem as problem:
         print(problem, file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_FAILED
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # not in the middle of Ray's own clearing up
 
 
 if __name__ == "__main__":
