@@ -74,7 +74,7 @@ leave() {
   local root=$1 folder
   while read -r folder; do
     umount "$root$folder"
-    (cd "$root" && rmdir -p --ignore-fail-on-non-empty ".$folder")
+    (cd "$root" && rmdir -p --ignore-fail-on-non-empty "${folder#/}") # up to the root, which stays
   done <"$root.folders"
   umount -l "$root/tmp" "$root/dev" "$root/sys" "$root/proc"
   rm -rf "$root/etc/apt" "$root/run" "$root/etc/resolv.conf" "$root/etc/hosts"
