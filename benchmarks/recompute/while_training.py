@@ -56,6 +56,7 @@ class Bench:
         program = Path(sysconfig.get_path("scripts")) / "ljperf"
         environment = {**os.environ, "LJTRAIN_RECORDS": str(self.folder / "records")}
         environment.pop("CHECKPOINT_OPTIMIZATION", None)
+        # As many steps on every side: data and learning rate depend on their number.
         warmup = self.warmup if steps is None else 3
         command = [
             str(program), "benchmark", "--model", self.model, "--json",
@@ -141,6 +142,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=22, help="until the plan has settled")
+    parser.add_argument(
+        "--limit", type=int, help="bytes, as measured before (peaks need no quiet machine)"
+    )
     parser.add_argument("--model", default="deepspeed/llama3-8b")
     parser.add_argument("--scale", default="1/8")
     parser.add_argument("--budget", action="store_true")
@@ -154,7 +158,11 @@ def main() -> int:
             arguments.warmup,
             ["--scale", arguments.scale, *more],
         )
-        limit = (peak(bench.run(steps=3)) + peak(bench.run(*NO_CHECKPOINTING, steps=3))) // 2
+        limit = arguments.limit
+        if limit is None:
+            full, none = peak(bench.run(steps=3)), peak(bench.run(*NO_CHECKPOINTING, steps=3))
+            limit = (full + none) // 2
+        print(f"limit: {limit} bytes", file=sys.stderr, flush=True)
         sides: dict[str, Any] = {
             "full": bench.run,
             "half": lambda: bench.run("--with", "recompute", "--memory-limit", str(limit)),
