@@ -36,6 +36,7 @@ def record(configuration: dict[str, Any], rule: dict[str, Any], call: int) -> di
     run = json.loads(json.dumps(document["runs"][0]))
     for entry in run["steps"]:
         entry["seconds"] = step
+        entry["loss"] += rule["loss"]
     run["median_s"] = step
     document["runs"] = [run]
     document["record_id"] = f"20261130T000000Z-fake-{os.getpid():08x}{call:04x}"
