@@ -115,6 +115,24 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def write(
+    arguments: argparse.Namespace, more: list[str], rows: dict[str, Any], rounds: int
+) -> None:
+    """The dated result, after every round: one that is interrupted keeps those before."""
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    today = datetime.date.today().isoformat()
+    document = {
+        "date": today,
+        "machine": {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
+        "model": arguments.model,
+        "options": more,
+        "rounds": rounds,
+        "steps": arguments.steps,
+        "rows": rows,
+    }
+    (arguments.output / f"{today}-against-stock.json").write_text(json.dumps(document, indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -137,23 +155,10 @@ def main() -> int:
                     flush=True,
                 )
             order = order[1:] + order[:1]
-    rows = summarize(runs)
+            rows = summarize(runs)
+            if arguments.output is not None:
+                write(arguments, more, rows, number + 1)
     print(table(rows))
-    if arguments.output is not None:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        today = datetime.date.today().isoformat()
-        document = {
-            "date": today,
-            "machine": {"cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
-            "model": arguments.model,
-            "options": more,
-            "rounds": arguments.rounds,
-            "steps": arguments.steps,
-            "rows": rows,
-        }
-        (arguments.output / f"{today}-against-stock.json").write_text(
-            json.dumps(document, indent=1)
-        )
     return 0 if all(row["loss_equal"] for row in rows.values()) else 1
 
 

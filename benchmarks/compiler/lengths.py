@@ -87,7 +87,15 @@ def rank_main(lengths: list[int], result: str) -> None:
         from ljtrain import compile as layers
 
         report = layers.report()[-1]
-        Path(result).write_text(json.dumps({"seconds": seconds, **layers.totals(report)}))
+        compilations = {
+            f"{kind['name']} ({variant['name']})": variant["compilations"]
+            for kind in [*report["kinds"], report["loss"]]
+            for variant in kind["variants"]
+        }
+        compiling = layers.totals(report)
+        compiling["compile_seconds"] = compiling.pop("seconds")
+        found = {"seconds": seconds, "compilations": compilations, **compiling}
+        Path(result).write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 
 
@@ -134,14 +142,14 @@ def main() -> int:
             {
                 "ratio": per_token(varying, lengths) / per_token(fixed, [mean] * arguments.steps),
                 "mean_length": mean,
-                "compilations": varying["recompilations"] + 1,
+                "compilations": varying["compilations"],
                 "varying": varying,
                 "fixed": fixed,
             }
         )
         print(
             f"round {number + 1}: {rows[-1]['ratio']:.3f} x the time a token of length {mean}, "
-            f"{rows[-1]['compilations']} compilations",
+            f"compilations: {rows[-1]['compilations']}",
             flush=True,
         )
     ratio = statistics.median(row["ratio"] for row in rows)

@@ -25,6 +25,7 @@ from ljtrain import (
     autoload,
     compile_kernels,
     compile_layers,
+    compile_loss,
     compile_outline,
     compile_passes,
     compile_zero,
@@ -62,7 +63,8 @@ class CompileCallback(TrainerCallback):
     """One Trainer's compiled layers, from its making to the end of its training."""
 
     def __init__(self) -> None:
-        self.kinds: list[CompiledKind] = []
+        self.kinds: list[CompiledKind] = []  # the loss is the last one
+        self.loss: CompiledKind | None = None
         self.zero: dict[str, int] | None = None
         self.dry: DryPass | None = None
         self.left_out: list[str] = []
@@ -132,12 +134,24 @@ class CompileCallback(TrainerCallback):
         logger.setLevel(logging.CRITICAL)
         if self.zero is not None:
             patches.STOCK_LINEAR_IN_GRAPHS.apply()
-        self.kinds = []
+        self.kinds, self.loss = [], None
         for layers in found:
             kind = CompiledKind(layers, mode, self._decided, self._failed_late)
             self._restore += kind.install(patches.LAYER_FORWARD.apply)
             self.kinds.append(kind)
         self._restore += [_input_gradients(self.kinds), _without_cache(model)]
+        if compile_passes.on(compile_passes.LOSS):
+            self._compile_loss(model, mode)
+
+    def _compile_loss(self, model: nn.Module, mode: str | None) -> None:
+        found = compile_loss.find(model)
+        if found is None:
+            return
+        owner, loss = found
+        self.loss = CompiledKind(loss, mode, self._decided, self._failed_late)
+        self._restore += self.loss.install(patches.LAYER_FORWARD.apply)
+        self._restore.append(compile_loss.install(owner, loss.layers[0]))
+        self.kinds.append(self.loss)
 
     def _largest(self) -> int | None:
         zero = compile_zero.settings()
@@ -213,7 +227,8 @@ class CompileCallback(TrainerCallback):
 
     def report(self) -> dict[str, Any]:
         return {
-            "kinds": [_kind_report(kind) for kind in self.kinds],
+            "kinds": [_kind_report(kind) for kind in self.kinds if kind is not self.loss],
+            "loss": _kind_report(self.loss) if self.loss is not None else None,
             "zero3": self.zero,
             "dry_pass": self.dry.report() if self.dry is not None else None,
             "left_out": self.left_out,
@@ -325,7 +340,8 @@ def _without_cache(model: nn.Module) -> Any:
 
 def totals(report: dict[str, Any]) -> dict[str, Any]:
     """The record's `compile` object: all variants of all kinds of one training run."""
-    variants = [variant for kind in report["kinds"] for variant in kind["variants"]]
+    kinds = [*report["kinds"], *([report["loss"]] if report["loss"] is not None else [])]
+    variants = [variant for kind in kinds for variant in kind["variants"]]
     return {
         "graphs": sum(variant["graphs"] for variant in variants),
         "graph_breaks": sum(len(variant["breaks"]) for variant in variants),

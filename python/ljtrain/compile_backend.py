@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._dynamo import exc
 
-from ljtrain import compile_kernels
+from ljtrain import compile_kernels, compile_patterns
 
 Compiled = Callable[..., Any]
 # Frames of these packages are not the user's: a line of theirs names nothing he can mend.
@@ -161,21 +161,33 @@ def _operators(module: torch.fx.GraphModule) -> int:
     )
 
 
+class NotWanted(Exception):
+    """Another process has found out meanwhile that this is no way to run the layer."""
+
+
 class RecordingBackend:
     """A Dynamo backend: Inductor, watched.
 
     `may_fail`: a failure is raised (the caller has another way), instead of running that one graph
-    eagerly.
+    eagerly. `wanted` is asked once a graph has been traced, and waits where another process is
+    compiling the same.
     """
 
     watch = False  # note when each graph runs, for compile_explain
 
-    def __init__(self, recorder: Recorder, mode: str | None, *, may_fail: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, mode: str | None, wanted: Callable[[], bool], *, may_fail: bool
+    ) -> None:
         self._recorder = recorder
+        self._wanted = wanted
         self._may_fail = may_fail
         self._inductor: Any = torch._TorchCompileInductorWrapper(mode or "default", None, None)
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        if not self._wanted():
+            if self._may_fail:
+                raise NotWanted
+            return module.forward
         graph = Graph(_operators(module), _lines_of(module))
         self._recorder.graphs.append(graph)
         reason = getattr(module, "compile_subgraph_reason", None)
@@ -186,6 +198,7 @@ class RecordingBackend:
             graph.ended_by = Break(*place, cause)
             self._recorder.add_break(graph.ended_by)
         try:
+            compile_patterns.before(module)
             compiled: Compiled = self._inductor(module, inputs)
             compile_kernels.finish()
         except exc.RestartAnalysis:

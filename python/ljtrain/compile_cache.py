@@ -2,8 +2,8 @@
 
 Beside Inductor's own cache on disk lies one small file a decision. The first process that asks
 holds a kernel lock (freed with the process, however it ends) while it compiles and measures; the
-others wait for the file or the lock, outside of any collective, and then compile from Inductor's
-cache. A folder that cannot be written to costs the sharing, nothing else.
+others trace meanwhile, wait for the file or the lock, outside of any collective, and then compile
+from Inductor's cache. A folder that cannot be written to costs the sharing, nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 WHOLE, PARTS, EAGER = "whole", "parts", "eager"
 POLL_S = 0.05
@@ -97,11 +97,35 @@ def _write(path: Path, decision: Decision) -> None:
 
 
 class Turn:
-    """What is known already (`decision`), and where to put what is found out (`decide`)."""
+    """What is known already (`decision`), and where to put what is found out (`decide`).
 
-    def __init__(self, path: Path | None, decision: Decision | None) -> None:
-        self.decision = decision
-        self._path = path
+    `wait` returns when the decision is known, or when it is this process's turn to find out: until
+    then a process does by itself what has to be done in any case.
+    """
+
+    def __init__(self, path: Path | None = None, lock: TextIO | None = None) -> None:
+        self._path, self._lock = path, lock
+        self.decision: Decision | None = None
+        self._settled = path is None or self._settle()
+
+    def wait(self) -> None:
+        while not self._settled:
+            time.sleep(POLL_S)
+            self._settled = self._settle()
+
+    def _settle(self) -> bool:
+        assert self._path is not None and self._lock is not None
+        self.decision = _read(self._path)
+        if self.decision is not None:
+            return True
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        self.decision = _read(self._path)  # written between the look and the lock
+        return True
 
     def decide(self, decision: Decision) -> None:
         self.decision = decision
@@ -111,23 +135,13 @@ class Turn:
 
 @contextmanager
 def turn(key: str) -> Iterator[Turn]:
-    """Yields when the decision is known, or when it is this process's turn to find out."""
+    """Holds the lock, if it got it, to the end of the block."""
     try:
         here = folder()
         here.mkdir(parents=True, exist_ok=True)
         lock = (here / f"{key}.lock").open("w")
     except OSError:
-        yield Turn(None, None)
+        yield Turn()
         return
-    path = here / f"{key}.json"
     with lock:
-        while (decision := _read(path)) is None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(POLL_S)
-            except OSError:  # a file system without locks
-                break
-        # Another process may have written it between the look and the lock.
-        yield Turn(path, decision or _read(path))
+        yield Turn(here / f"{key}.json", lock)

@@ -2,7 +2,8 @@
 
 The first batch, once it reaches the model, goes through it ahead of the training: what comes before
 the layers runs as it is, one layer of each kind is compiled and tried on the inputs that reach it
-(see compile_kind), the others hand on that layer's outputs, and behind the last one the pass ends.
+(see compile_kind), the others hand on that layer's outputs, and behind the last one, or the loss
+where that is compiled too, the pass ends.
 No hook of an engine is called: the pass gathers what it needs itself, so neither ZeRO's record of
 the order of its modules nor anything else in the training shows that it has been.
 """
@@ -21,6 +22,7 @@ from torch import nn
 
 from ljtrain import compile_backend, compile_inputs, compile_trial
 from ljtrain.compile_kind import CompiledKind
+from ljtrain.compile_loss import Loss
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Hooks of these packages are part of what a model computes (inputs that need gradients). Those of
@@ -77,6 +79,8 @@ class DryPass:
         inside = {id(part) for layer in layers for part in layer.modules() if part is not layer}
         outside = [module for module in self._model.modules() if id(module) not in inside]
         args, kwargs = compile_inputs.copy_to_try((args, kwargs))
+        if kwargs.get("labels") is None:  # the loss is computed by somebody else
+            self._expected -= {id(layer) for layer in layers if isinstance(layer, Loss)}
         with ExitStack() as stack:
             stack.enter_context(compile_trial.no_trace(self._model))
             stack.enter_context(_undiscovered(outside))
@@ -101,6 +105,8 @@ class DryPass:
                 if self._both and hasattr(layer, "gradient_checkpointing"):
                     with _other_way(layer):
                         kind.prepare(layer, args, kwargs)
+                if self._expected <= {id(layer)}:
+                    raise _Enough
                 with compile_trial.no_trace(layer):
                     self._outputs[key] = kind.forward(layer, *args, **kwargs)
         self._expected.discard(id(layer))

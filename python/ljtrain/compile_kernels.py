@@ -27,7 +27,7 @@ DEFINITION = re.compile(rf'extern "C"\s+void\s+{ENTRY}\(')
 FUNCTION, METHODS = "static PyObject* {entry_func}_py", "static PyMethodDef py_methods[]"
 METHOD = '{{"{entry_func}", {entry_func}_py, METH_VARARGS, ""}},'
 PREFIX = "torch/csrc/inductor/cpp_prefix.h"
-FEWEST = 6  # kernels that are worth a file of their own
+FEWEST = 4  # kernels that are worth a file of their own
 
 Kernel = Callable[..., Any]
 _underway: list[Future[Any]] = []
@@ -146,8 +146,9 @@ def _processors() -> frozenset[int]:
 
 @functools.cache
 def prepare() -> None:
-    """Starts to do what comes before the first kernel on any machine: Inductor tries what the C++
-    compiler can, and reads PyTorch's headers ahead. Nobody waits for it, nor for its failure.
+    """Starts to do what comes before the first kernel on any machine: Inductor reads PyTorch's own
+    files, of which its keys are made, and its headers ahead. Nobody waits for it, nor for its
+    failure.
     """
     if torch.cuda.is_available():
         return
@@ -156,6 +157,9 @@ def prepare() -> None:
 
 def _prepare() -> None:
     with suppress(Exception):
+        from torch._inductor.codecache import torch_key
+
+        torch_key()
         _code_cache().load_async(f"#include <{PREFIX}>")
 
 

@@ -31,6 +31,7 @@ from ljtrain import (
 from ljtrain.compile_backend import Break, Recorder
 from ljtrain.compile_cache import EAGER, PARTS, WHOLE, Decision
 from ljtrain.compile_layers import LayerKind
+from ljtrain.compile_loss import Loss
 from ljtrain.compile_trial import Call
 
 Forward = Callable[..., Any]
@@ -39,6 +40,7 @@ CHECKPOINTED = "forward_with_checkpointing"  # transformers' name of the functio
 # Dynamo's own limit must not strike in the middle of a step: ours does, between two steps.
 DYNAMO_LIMIT = 64
 MOST_RECOMPILATIONS = 8
+MODES = (WHOLE, PARTS, EAGER)  # in the order in which they are tried
 MOST_ROUNDS = 6  # of outlining statements that graphs cannot begin in again
 
 _log = logging.getLogger("ljtrain")
@@ -118,6 +120,7 @@ class CompiledKind:
         self._mode = mode
         self._on_decision = on_decision
         self._on_late_failure = on_late_failure
+        self._turn: compile_cache.Turn | None = None  # while inputs of a new form are prepared for
 
     # ---- the call ----
 
@@ -192,8 +195,11 @@ class CompiledKind:
             varying = compile_inputs.changed_sizes(variant.first, exact)
         variant.dynamic |= bool(varying)
         call = compile_trial.Call(layer, args, kwargs, varying)
-        with compile_cache.turn(self._key(variant, call, exact)) as turn:
-            cause = self._prepare(variant, turn, call)
+        try:
+            with compile_cache.turn(self._key(variant, call, exact)) as self._turn:
+                cause = self._prepare(variant, self._turn, call)
+        finally:
+            self._turn = None
         variant.seconds += time.perf_counter() - began
         if cause is not None:
             variant.refused.add(exact)
@@ -229,14 +235,15 @@ class CompiledKind:
         """The cause, if a variant that has been running cannot be compiled for this call: how it
         runs then changes between two steps only.
         """
-        known = turn.decision
         with compile_trial.no_trace(call.layer):
             if variant.first is not None:
                 cause = self._compile_again(variant, call)
                 if cause is not None:
                     return cause
-            elif known is None or known.mode != EAGER:
-                self._compile(variant, call, known.mode if known is not None else WHOLE)
+            else:
+                self._compile(variant, call)
+            turn.wait()
+            known = turn.decision
             if known is None:
                 known = self._decide(variant, call)
                 if known.compiled_s is not None:  # a failure may be another process's own
@@ -257,11 +264,11 @@ class CompiledKind:
         variant.compilations += 1
         return None
 
-    def _compile(self, variant: Variant, call: Call, mode: str) -> None:
+    def _compile(self, variant: Variant, call: Call) -> None:
         """Compiles by trying: one graph, else several, else none."""
         not_whole: list[Break] = []
         for attempt in (WHOLE, PARTS):
-            if attempt == WHOLE and PARTS in (mode, variant.mode):
+            if not self._wanted(attempt) or (attempt == WHOLE and variant.mode == PARTS):
                 continue
             if variant.mode != attempt:
                 self._begin(variant, attempt)
@@ -273,7 +280,8 @@ class CompiledKind:
                     self._step_in_parts(variant, call)
             except Exception as error:
                 _log.debug("%s as %s", self.kind.name, attempt, exc_info=error)
-                not_whole.append(compile_backend.as_break(error))
+                if self._wanted(attempt):
+                    not_whole.append(compile_backend.as_break(error))
                 continue
             variant.compilations += 1
             variant.first_graphs = variant.first_graphs or len(variant.recorder.graphs)
@@ -283,6 +291,16 @@ class CompiledKind:
                 return
         variant.recorder.failures += not_whole
         variant.mode, variant.run = EAGER, None
+
+    def _wanted(self, mode: str) -> bool:
+        """False: another process has found that this does not work, or does not pay."""
+        known = self._turn.decision if self._turn is not None else None
+        return known is None or MODES.index(known.mode) <= MODES.index(mode)
+
+    def _wanted_in_turn(self, mode: str) -> bool:
+        if self._turn is not None:
+            self._turn.wait()
+        return self._wanted(mode)
 
     def _begin(self, variant: Variant, mode: str) -> None:
         variant.recorder = Recorder(failures=variant.recorder.failures)
@@ -294,12 +312,15 @@ class CompiledKind:
             assert variant.run is not None
             with compile_outline.failures() as failed:
                 compile_trial.step(functools.partial(_tried, variant.run), call)
-            if left == 0 or not compile_outline.mend(failed):
+            if left == 0 or not self._wanted(PARTS) or not compile_outline.mend(failed):
                 return
             self._begin(variant, PARTS)
 
     def _build(self, recorder: Recorder, mode: str) -> Forward:
-        backend = compile_backend.RecordingBackend(recorder, self._mode, may_fail=mode == WHOLE)
+        wanted = functools.partial(self._wanted_in_turn, mode)
+        backend = compile_backend.RecordingBackend(
+            recorder, self._mode, wanted, may_fail=mode == WHOLE
+        )
         compiled = functools.partial(
             torch.compile,
             backend=backend,
@@ -320,6 +341,10 @@ class CompiledKind:
             return Decision(variant.mode or EAGER, None, None, "not tried against eager")
         with_eager_checkpoint = functools.partial(_tried, self.forward)
         try:
+            if isinstance(call.layer, Loss):
+                clear = self._clearly_faster(variant.run, call)
+                if clear is not None:
+                    return Decision(variant.mode or EAGER, None, clear, "faster than eager")
             compile_trial.step(with_eager_checkpoint, call)
             eager, compiled = compile_trial.compare(with_eager_checkpoint, variant.run, call)
         except Exception as error:  # a trial must not cost the training
@@ -329,6 +354,15 @@ class CompiledKind:
         if compiled < eager:
             return Decision(variant.mode or EAGER, eager, compiled, "faster than eager")
         return Decision(EAGER, eager, compiled, "eager is faster here")
+
+    def _clearly_faster(self, run: Forward, call: Call) -> float | None:
+        """Seconds of the compiled forward and backward where they are fewer than eager's forward
+        takes alone. Eager's backward of a loss takes more memory than the step that is compiled.
+        """
+        rounds = range(compile_trial.FEWEST_ROUNDS)
+        eager = min(compile_trial.forward_alone(self.forward, call) for _ in rounds)
+        compiled = max(compile_trial.step(run, call) for _ in rounds)
+        return compiled if compiled < eager else None
 
     # ---- in and out ----
 

@@ -11,6 +11,7 @@ from ljtrain import announce
 VARIABLE = "LJTRAIN_COMPILE_WITHOUT"
 LEAF_MODULES, PREFETCH, DRY_PASS = "leaf-modules", "prefetch", "dry-pass"
 TRIAL, DYNAMIC_SHAPES, BATCHED_KERNELS = "trial", "dynamic-shapes", "batched-kernels"
+LOSS = "loss"
 PASSES = {
     LEAF_MODULES: "layers as DeepSpeed's leaf modules, gathered as a whole",
     PREFETCH: "ZeRO-3's prefetch and persistence sizes fitted to the layers",
@@ -18,6 +19,7 @@ PASSES = {
     TRIAL: "a layer compiled only where it beats eager here",
     DYNAMIC_SHAPES: "the second length compiled for any length",
     BATCHED_KERNELS: "a graph's C++ kernels compiled together",
+    LOSS: "the loss compiled, and not the layers only",
 }
 
 

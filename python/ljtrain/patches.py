@@ -375,6 +375,12 @@ def _trusted_processor() -> Callable[[], None]:
     return back
 
 
+def _attention_patterns_on_demand() -> Callable[[], None]:
+    from ljtrain import compile_patterns
+
+    return compile_patterns.replace_loader()
+
+
 COMPILER_SETTINGS = (
     _setting(
         "torch._dynamo.config.optimize_ddp",
@@ -410,6 +416,15 @@ COMPILER_SETTINGS = (
         ),
         checked_on=TORCH,
         apply=_fixed_order_of_graphs,
+    ),
+    Patch(
+        name="torch._inductor.fx_passes.fuse_attention._sfdp_init",
+        reason=(
+            "loads some sixty patterns before the first graph, all of which have a softmax; loaded "
+            "when a graph has one"
+        ),
+        checked_on=TORCH,
+        apply=_attention_patterns_on_demand,
     ),
 )
 

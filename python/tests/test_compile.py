@@ -24,8 +24,10 @@ from ljtrain import (
     compile_kernels,
     compile_kind,
     compile_layers,
+    compile_loss,
     compile_outline,
     compile_passes,
+    compile_patterns,
     compile_trial,
     compile_zero,
     patches,
@@ -224,6 +226,7 @@ def test_a_copied_model_runs_its_own_layers() -> None:
 def _decide_slowly(place: Path, into: Any) -> None:
     compile_cache.place = place
     with compile_cache.turn("key") as turn:
+        turn.wait()
         found_out = turn.decision is None
         if found_out:
             time.sleep(0.3)
@@ -416,6 +419,159 @@ def test_a_dry_pass_that_fails_costs_nothing(
     callback.on_train_end()
 
 
+# ---- the loss ----
+
+
+def small_llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=32,
+        use_cache=False,
+    )
+    model = LlamaForCausalLM(config)
+    model.train()
+    return model
+
+
+def test_the_loss_is_compiled_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+    model = small_llama()
+    ids = torch.arange(6).view(1, 6)
+    batch = {"input_ids": ids, "labels": ids}
+    items = torch.tensor(5)
+    wanted = model(**batch, num_items_in_batch=items).loss
+    evaluated = model.eval()(**batch).loss
+    model.train()
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    dry = compile_dry.DryPass(model, callback.kinds, both=False)
+    dry._start(model, (), {**batch, "num_items_in_batch": items})
+    assert dry.done
+    report = callback.report()
+    assert [kind["name"] for kind in report["kinds"]] == ["LlamaDecoderLayer"]
+    assert [variant["mode"] for variant in report["loss"]["variants"]] == ["whole"]
+    assert torch.equal(model(**batch, num_items_in_batch=items).loss, wanted)
+    assert torch.equal(model.eval()(**batch).loss, evaluated)
+    assert layers.totals(callback.report())["recompilations"] == 0
+    assert len(callback.report()["loss"]["variants"]) == 1  # an evaluation's is not compiled
+    callback.on_train_end()
+    assert "_loss_function" not in vars(model)
+    assert len(list(model.named_modules())) == len(list(small_llama().named_modules()))
+
+
+def test_another_number_of_targets_compiles_no_loss_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+    model = small_llama()
+    logits = torch.randn(1, 6, 32, requires_grad=True)
+    call = {"logits": logits, "labels": torch.arange(6).view(1, 6), "vocab_size": 32}
+    wanted = [model.loss_function(**call, num_items_in_batch=items) for items in (5, 7)]
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    for items, loss in zip((5, 7), wanted, strict=True):
+        assert torch.equal(model.loss_function(**call, num_items_in_batch=items), loss)
+    (variant,) = callback.report()["loss"]["variants"]
+    assert (variant["mode"], variant["compilations"]) == ("whole", 1)
+    callback.on_train_end()
+
+
+@pytest.mark.parametrize(("eager", "clear"), [([3.0, 3.0, 2.9], 2.5), ([3.0, 3.0, 2.4], None)])
+def test_a_loss_is_tried_without_eagers_backward_where_that_tells(
+    monkeypatch: pytest.MonkeyPatch, eager: list[float], clear: float | None
+) -> None:
+    found = compile_loss.find(small_llama())
+    assert found is not None
+    kind = compile_kind.CompiledKind(found[1], None, lambda *_: None, lambda *_: None)
+    compiled = [2.5, 2.3, 2.4]
+    monkeypatch.setattr(compile_trial, "forward_alone", lambda *_: eager.pop(0))
+    monkeypatch.setattr(compile_trial, "step", lambda *_: compiled.pop(0))
+    call: Any = None
+    assert kind._clearly_faster(lambda: None, call) == clear
+
+
+def test_a_forward_alone_keeps_nothing() -> None:
+    layer = Block(0)
+    hidden = torch.ones(1, 2, HIDDEN, requires_grad=True)
+    seen: list[bool] = []
+
+    def run(module: Any, value: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = Block.forward(module, value)
+        seen.append(output.requires_grad)
+        return output
+
+    assert compile_trial.forward_alone(run, compile_trial.Call(layer, (hidden,), {})) > 0
+    assert seen == [False]
+
+
+def test_a_loss_of_the_users_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+
+    def squared(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+        return (logits.float() ** 2).mean()
+
+    model = small_llama()
+    model.loss_function = squared
+    ids = torch.arange(6).view(1, 6)
+    wanted = model(input_ids=ids, labels=ids).loss
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    assert torch.equal(model(input_ids=ids, labels=ids).loss, wanted)
+    assert callback.report()["loss"]["name"] == "squared"
+    callback.on_train_end()
+    assert model.loss_function is squared
+
+
+def test_a_head_without_labels_has_no_loss_to_wait_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ljtrain import compile as layers
+
+    eager_backend(monkeypatch, tmp_path)
+    model = small_llama()
+    callback = layers.CompileCallback()
+    callback.begin(model, compile_layers.find_kinds(model), None)
+    dry = compile_dry.DryPass(model, callback.kinds, both=False)
+    monkeypatch.setattr(model.lm_head, "forward", lambda *_: pytest.fail("behind the layers"))
+    dry._start(model, (torch.arange(6).view(1, 6),), {})
+    assert dry.done
+    callback.on_train_end()
+
+
+def test_what_another_process_found_useless_is_not_compiled() -> None:
+    layers = compile_layers.find_kinds(Model(8, 8))[0]
+    kind = compile_kind.CompiledKind(layers, None, lambda *_: None, lambda *_: None)
+    assert kind._wanted("whole")
+    for known, wanted in (("whole", "whole parts"), ("parts", "parts"), ("eager", "")):
+        kind._turn = compile_cache.Turn()
+        kind._turn.decision = Decision(known, None, None, "measured")
+        assert [mode for mode in ("whole", "parts") if kind._wanted_in_turn(mode)] == wanted.split()
+
+
+def test_a_trial_ends_when_it_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"one": [3.0, 3.1, 3.2, 9.0], "other": [1.0, 1.1, 1.2, 9.0]}
+    monkeypatch.setattr(compile_trial, "step", lambda name, _: seconds[name].pop(0))
+    call: Any = None
+    assert compile_trial.compare("one", "other", call) == (3.1, 1.1)  # type: ignore[arg-type]
+    seconds = {"one": [3.0, 1.0, 3.2, 3.3], "other": [1.0, 1.1, 1.2, 1.3]}
+    monkeypatch.setattr(compile_trial, "MOST_ROUNDS", 4)
+    compile_trial.compare("one", "other", call)  # type: ignore[arg-type]
+    assert seconds == {"one": [], "other": []}
+
+
 @pytest.mark.parametrize(
     ("value", "left", "said"),
     [
@@ -463,6 +619,36 @@ def test_kernels_share_a_file_and_keep_their_arguments(tmp_path: Path) -> None:
     assert "kernel_0(parse_arg<float*>(args, 0), parse_arg<int64_t>(args, 1))" in source
     assert '{"kernel_0", kernel_0_py, METH_VARARGS, ""}' in source
     assert '{"kernel_1", kernel_1_py, METH_VARARGS, ""}' in source
+
+
+def test_patterns_of_attention_are_loaded_for_a_graph_that_could_hold_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._inductor.fx_passes import fuse_attention
+
+    def written_out(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).softmax(-1) @ x
+
+    def fused(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x.expand(2, 2), x)
+
+    loaded: list[Any] = []
+
+    def inductors(input_device: Any = None) -> None:
+        loaded.append(input_device)
+
+    monkeypatch.setattr(fuse_attention, "_sfdp_init", inductors)
+    back = compile_patterns.replace_loader()
+    fuse_attention._sfdp_init(torch.device("cpu"))
+    compile_patterns.before(torch.fx.symbolic_trace(fused))
+    assert loaded == []
+    compile_patterns.before(torch.fx.symbolic_trace(written_out))
+    compile_patterns.before(torch.fx.symbolic_trace(written_out))
+    assert loaded == [torch.device("cpu")]
+    fuse_attention._sfdp_init(torch.device("meta"))
+    assert len(loaded) == 2
+    back()
+    assert fuse_attention._sfdp_init is inductors
 
 
 def test_a_compiler_that_fails_says_so_where_it_is_waited_for(

@@ -156,7 +156,9 @@ def test_lengths_that_vary_take_two_compilations(zero: dict[str, Any]) -> None:
     (variant,) = variants(training)
     assert variant["mode"] == "whole"
     assert (variant["compilations"], variant["graphs"], variant["breaks"]) == (2, 2, [])
-    assert training["counters"]["stats"]["unique_graphs"] == 2
+    (loss,) = training["report"]["loss"]["variants"]
+    assert (loss["mode"], loss["compilations"], loss["graphs"]) == ("whole", 2, 2)
+    assert training["counters"]["stats"]["unique_graphs"] == 4
     assert (
         training["report"]["zero3"]["prefetch_numel"] == training["report"]["zero3"]["layer_numel"]
     )

@@ -27,8 +27,9 @@ def test_the_worker_reports_what_was_compiled(tmp_path: Path) -> None:
     )
     assert run.status == [0], run.logs
     compiled = run.one(0, "done")["compile"]
-    assert (compiled["graphs"], compiled["graph_breaks"], compiled["recompilations"]) == (1, 0, 0)
+    assert (compiled["graphs"], compiled["graph_breaks"], compiled["recompilations"]) == (2, 0, 0)
     assert compiled["seconds"] > 0
+    assert compiled["layers"]["loss"]["name"] == "ForCausalLMLoss"
     assert compiled["layers"]["kinds"][0]["name"] == "LlamaDecoderLayer"
     assert "compile: LlamaDecoderLayer x 2 (training, checkpointed)" in run.logs[0]
 
@@ -62,10 +63,11 @@ def test_a_models_graphs_are_explained(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    (kind,) = report["kinds"]
+    kind, loss = report["kinds"]
     (variant,) = kind["variants"]
     assert (kind["name"], kind["layers"], len(variant["graphs"])) == ("LlamaDecoderLayer", 2, 1)
     assert variant["breaks"] == []
+    assert (loss["name"], len(loss["variants"][0]["graphs"])) == ("ForCausalLMLoss", 1)
     assert variant["graphs"][0]["lines"][0]["file"].endswith(".py")
     assert "LlamaDecoderLayer x 2 (training, checkpointed): 1 graph, 0 breaks" in report["text"]
 
