@@ -3,8 +3,9 @@
 FAKE_LJPERF names a JSON file: {"template": RECORD, "log": FILE, "rules": [RULE, ...]}. A rule
 {"when": [ARGUMENT, ...], "unless": [...], KEY: VALUE} counts for every call that has all of `when`
 and none of `unless`; later rules win. Keys: step (seconds), noise (relative, of the block),
-peak (bytes), loss (added), fail (sentence, exit 1), refuse (sentence, exit 2), garbage (text
-instead of a record), sleep (seconds), fail_from (call number of its kind from which on it fails).
+peak (bytes), loss (added), fail (sentence, exit 1), refuse (sentence, exit 2; with `when_started`
+not by a dry run), garbage (text instead of a record), sleep (seconds), fail_from (call number of
+its kind from which on it fails). Dry runs are not in the log.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ def main() -> int:
     configuration = json.loads(Path(os.environ["FAKE_LJPERF"]).read_text())
     arguments = sys.argv[1:]
     rule = settings(configuration, arguments)
+    if "--dry-run" in arguments:
+        if "refuse" in rule and not rule.get("when_started"):
+            print(f"ljperf: {rule['refuse']}", file=sys.stderr)
+            return 2
+        return 0
     log = Path(configuration["log"])
     lines = log.read_text().splitlines() if log.exists() else []
     with log.open("a") as stream:

@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "scontrol", "scancel")
 SBIN = "/usr/sbin:/sbin"
 
 

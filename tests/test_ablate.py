@@ -311,13 +311,18 @@ def test_release_against_release(fake: Fake) -> None:
     ("arguments", "complaint"),
     [
         (["--budget", "3x"], "cnp: --budget 3x: write a time such as 15m, 900s or 1h"),
-        (["--budget", "nan"], "cnp: --budget nan: must be between"),
+        (["--budget", "nan"], "cnp: --budget nan: must be between 1s and 720h"),
+        (["--budget", "0m"], "cnp: --budget 0m: must be between 1s and 720h; write a time such"),
+        (["--run-timeout", "-1h"], "cnp: --run-timeout -1h: must be between 1s and 720h"),
+        (["--until", "0%"], "cnp: --until 0%: must be between"),
         (["--until", "2 percent"], "cnp: --until 2 percent: write a share such as 2%"),
         (["--axis", "zero"], "cnp: --axis zero: write KEY=VALUE,VALUE"),
         (["--axis", "zero=1,1"], "cnp: --axis zero=1,1: an empty value, or one twice"),
         (["--axis", "zero=1", "--limit-row"], "cnp: --axis replaces the ladder"),
         (["--env", "base"], "cnp: --env base: write NAME=VENV or NAME=IMAGE"),
         (["--env", "base=/"], "cnp: --env base=/: no virtual environment, it has no bin/python"),
+        (["--env", "base=--privileged"], "cnp: --env base=--privileged: is neither a virtual"),
+        (["--env", "base=a b"], "cnp: --env base=a b: is neither a virtual"),
         (["--resume", "/nowhere"], "cnp: /nowhere/state.json: "),
         (["--steps", "0"], "cnp: --steps 0: must be between 1 and"),
     ],
@@ -351,10 +356,42 @@ def test_an_image_runs_through_its_engine(fake: Fake) -> None:
 
 
 def test_base_that_is_refused_is_bad_input(fake: Fake) -> None:
-    fake.rules([{"refuse": "no such model: x"}])
-    done = fake("--steps", "5")
+    for rule in ({"refuse": "no such model: x"}, {"refuse": "no such model: x", "when_started": 1}):
+        fake.rules([rule])
+        done = fake("--steps", "5")
+        assert done.returncode == 2
+        assert "cnp: Base is refused: no such model: x" in done.stderr
+        # Before the first run, where a dry run tells.
+        assert fake.log.exists() == ("when_started" in rule)
+
+
+def test_an_image_without_the_engine_is_refused_before_anything_runs(fake: Fake) -> None:
+    engine = fake.folder / "podman"
+    engine.write_text(f'#!/bin/sh\nshift 9\nexec {fake.ljperf} "$@" --with image\n')
+    engine.chmod(0o755)
+    fake.rules([*RULES, {"when": ["image"], "refuse": "DeepSpeed is not installed"}])
+    for name, row_name in (("base", "Base"), ("previous", "all, in previous")):
+        command = fake.command("--env", f"{name}=registry.example/stock:1")
+        command["env"]["PATH"] = f"{fake.folder}:{os.environ['PATH']}"
+        done = subprocess.run(**command, timeout=60, check=False)
+        assert done.returncode == 2
+        assert done.stderr == f"cnp: {row_name} is refused: DeepSpeed is not installed\n"
+    assert not fake.log.exists() and not fake.records.exists()
+
+
+def test_a_key_that_no_point_can_have_is_refused_before_anything_runs(fake: Fake) -> None:
+    fake.rules([*RULES, {"when": ["--foo"], "refuse": "there is no option --foo"}])
+    done = fake("--axis", "foo=1,2", "--axis", "zero=1,2")
     assert done.returncode == 2
-    assert "cnp: Base is refused: no such model: x" in done.stderr
+    assert done.stderr == (
+        "cnp: every point of the grid is refused; foo=1, zero=1: there is no option --foo\n"
+    )
+    assert not fake.log.exists() and not fake.records.exists()
+    # What only some points are refused for is theirs.
+    fake.rules([*RULES, {"when": ["--zero", "9"], "refuse": "ZeRO has no stage 9"}])
+    document = fake.result("--steps", "5", "--blocks", "1", "--axis", "zero=9,1", code=1)
+    assert row(document, "zero=9")["failure"] == "ZeRO has no stage 9"
+    assert row(document, "zero=1")["status"] == "completed"
 
 
 @pytest.mark.slow

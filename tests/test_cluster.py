@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,19 @@ print("rank", os.environ["RANK"], "start", os.environ.get("SLURM_RESTART_COUNT",
 if not mark.exists():
     mark.write_text("")
     sys.exit("the first start fails")
+"""
+# Told that its time is over, it keeps what it has and ends; started again, it is done at once.
+KEEPS = """
+import os, pathlib, signal, sys, time
+rank = os.environ["RANK"]
+def keep(*_):
+    pathlib.Path("kept-" + rank).write_text("what it has")
+    sys.exit(0)
+if pathlib.Path("kept-" + rank).exists():
+    sys.exit(0)
+signal.signal(signal.SIGTERM, keep)
+pathlib.Path("up-" + rank).write_text(os.environ["SLURM_JOB_ID"])
+time.sleep(300)
 """
 
 
@@ -130,6 +145,80 @@ def test_slurm_starts_a_failed_job_again(ljperf: Ljperf, slurm: slurm_cluster.Sl
     assert "rank 0 start 1" in ranks and "rank 1 start 1" in ranks
 
 
+def test_slurm_starts_a_job_again_that_was_told_of_its_end(
+    ljperf: Ljperf, slurm: slurm_cluster.SlurmCluster
+) -> None:
+    """USR1 to the batch shell: what Slurm sends 60 s before the time limit, and at a preemption."""
+    (ljperf.folder / "train.py").write_text(KEEPS)
+    process = ljperf.start(
+        "train", "--launcher", "slurm", "--nodes", "2", "--ranks", "1", "--max-restarts", "1",
+        "--output", "told", "train.py", **slurm.environment(),
+    )  # fmt: skip
+    up = [ljperf.folder / f"up-{rank}" for rank in (0, 1)]
+    deadline = time.monotonic() + 120
+    while not all(file.exists() and file.read_text() for file in up):
+        time.sleep(0.2)
+        assert process.poll() is None and time.monotonic() < deadline
+    told = slurm.run("scancel", "--signal=USR1", "--batch", up[0].read_text())
+    assert told.returncode == 0, told.stderr
+    _, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, errors
+    assert (ljperf.folder / "kept-0").exists() and (ljperf.folder / "kept-1").exists()
+    (log,) = (ljperf.folder / "told").glob("slurm-*.log")
+    assert "requeued before its time is over; start 2 of at most 2" in log.read_text()
+
+
+def test_srun_inside_an_allocation(ljperf: Ljperf, slurm: slurm_cluster.SlurmCluster) -> None:
+    script = ljperf.folder / "train.py"
+    script.write_text(
+        "import os, sys\nrank = os.environ['RANK']\n"
+        "print('rank', rank, 'on', os.environ['SLURMD_NODENAME'], flush=True)\n"
+        "sys.exit(5 if sys.argv[1:] == [rank] else 0)\n"
+    )
+    salloc = ("salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", str(ljperf.program))
+    train = ("train", "--launcher", "slurm", "--ranks", "1")
+
+    def both(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return slurm.run(*salloc, *train, *arguments, timeout=120)
+
+    done = both(str(script))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n"))[1:] == ["rank 0 on n1", "rank 1 on n2"]
+    chosen = both("--hosts", "n2", str(script))
+    assert (chosen.returncode, chosen.stdout) == (0, "rank 0 on n2\n"), chosen.stderr
+    refused = both("--nodes", "3", str(script))
+    assert refused.returncode == 2
+    assert "--nodes 3: this Slurm allocation has 2" in refused.stderr
+    failed = both(str(script), "1")
+    assert failed.returncode == 1
+    # srun's own code is the highest of its tasks', those that it ended among them.
+    assert failed.stderr.splitlines()[-1].startswith("ljperf: srun ended with exit code ")
+    assert "task 1: Exited with exit code 5" in failed.stderr
+    assert slurm.run("squeue", "--noheader").stdout == ""
+
+
+def test_an_interrupt_cancels_the_real_job(
+    ljperf: Ljperf, slurm: slurm_cluster.SlurmCluster
+) -> None:
+    (ljperf.folder / "train.py").write_text(KEEPS)
+    process = ljperf.start(
+        "train", "--launcher", "slurm", "--ranks", "1", "--output", "cancelled", "train.py",
+        **slurm.environment(),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (ljperf.folder / "up-0").exists():
+        time.sleep(0.2)
+        assert process.poll() is None and time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].endswith("is cancelled")
+    while slurm.run("squeue", "--noheader").stdout:
+        time.sleep(0.2)
+        assert time.monotonic() < deadline
+    assert (ljperf.folder / "kept-0").exists()  # its ranks were asked, not killed
+
+
 def test_slurm_s_reason_is_one_line(ljperf: Ljperf, slurm: slurm_cluster.SlurmCluster) -> None:
     (ljperf.folder / "train.py").write_text("import sys\nsys.exit('no such dataset')\n")
     refused = ljperf(
@@ -145,7 +234,7 @@ def test_slurm_s_reason_is_one_line(ljperf: Ljperf, slurm: slurm_cluster.SlurmCl
     )  # fmt: skip
     assert failed.returncode == 1
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("ljperf: ")]
-    assert "ended as FAILED (NonZeroExitCode, exit code 1)" in line
+    assert "ended as FAILED (NonZeroExitCode, exit code 1): srun ended with exit code 1" in line
 
 
 @pytest.fixture
@@ -249,10 +338,29 @@ def test_ray_trains_the_model(
     assert again.returncode == 0, again.stderr
 
 
+def test_a_rank_that_dies_under_ray_is_one_line(ljperf: Ljperf, ray_address: str) -> None:
+    script = ljperf.folder / "dies.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(100)\n"
+    )
+    result = ljperf(
+        "train", "--launcher", "ray", "--nodes", "2", "--ranks", "1", script, timeout=300,
+        RAY_ADDRESS=ray_address,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "rank 1 ended with SIGKILL" in result.stderr
+    running = subprocess.run(["pgrep", "-f", str(script)], capture_output=True, check=False)
+    assert running.stdout == b""
+
+
 def test_no_ray_cluster_is_one_line(ljperf: Ljperf, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (tools/set_up_cluster.sh does)")
     script = tmp_path / "train.py"
     script.write_text("")
-    result = ljperf("train", "--launcher", "ray", script, timeout=180, RAY_ADDRESS="127.0.0.1:1")
-    assert result.returncode == 1
-    assert "no Ray cluster is reached from here" in result.stderr
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "no-such-host.invalid:6379"):
+        result = ljperf("train", "--launcher", "ray", script, timeout=120, RAY_ADDRESS=address)
+        assert result.returncode == 1
+        assert "no Ray cluster is reached from here" in result.stderr
+        assert address in result.stderr

@@ -320,3 +320,58 @@ def test_damaged_files_never_give_a_wrong_record(cnp: Cnp) -> None:
         Draft202012Validator(schema).validate(record)
         assert (record.get("mfu") or 0) <= 1
     assert cnp.json("list", "--limit", "0")["problems"] == []
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "'; DROP TABLE records; --",
+    "\x1b[31mred\x1b]0;title\x07",
+    "\u202eright to left\u2066\u200b",
+    "=cmd|' /C calc'!A0",
+    "m" * 10_000_000,
+)
+
+
+def test_hostile_names_in_what_is_imported(cnp: Cnp) -> None:
+    """In every place that a log has for a name: kept where it is data, harmless where printed."""
+    for number, name in enumerate(HOSTILE):
+        state = json.loads(trainer_state(timed=True))
+        state["best_model_checkpoint"] = state["log_history"][3]["note"] = name
+        tests = json.loads(nccl_tests())
+        tests["config"]["devices"][0]["device_info"] = tests["env"][0] = name
+        files = {
+            f"titan-{number}.log": titan_log().replace("llama3 8B", name),
+            f"gpu-{number}.log": titan_log().replace("NVIDIA H100 80GB HBM3", name),
+            f"megatron-{number}.log": megatron_log().replace("bf16", name),
+            f"state-{number}.json": json.dumps(state),
+            f"tests-{number}.json": json.dumps(tests),
+        }
+        for file, text in files.items():
+            imported(cnp, file, text)
+    odd = cnp.folder / "\u202e<b>\x1b[31m\n.log"
+    odd.write_text(titan_log())
+    printed = [cnp("import", odd), cnp("list", "--limit", "0"), cnp("show", "latest")]
+    printed.append(cnp("export", "--format", "csv"))
+    for done in printed:
+        assert done.returncode == 0, done.stderr
+        for character in "\x1b\x07\u202e\u2066\u200b":
+            assert character not in done.stdout + done.stderr
+    rows = printed[-1].stdout.splitlines()
+    assert len(rows) == len(cnp.ids()) + 1 == 5 * len(HOSTILE) + 2
+    assert not [row for row in rows if ",=cmd" in row]
+
+
+def test_what_cannot_be_imported_is_one_short_line(cnp: Cnp) -> None:
+    for name, text in {
+        "digits.json": '{"log_history": [{"step": ' + "9" * 10_000_000 + "}]}",
+        "text.json": '{"log_history": ["' + "x" * 10_000_000 + '" oops',
+        "deep.json": '{"log_history":' * 50_000,
+        "id.json": json.dumps({"schema_version": 1, "record_id": "\u202e" * 1_000_000}),
+        "line.log": "step: 1  loss: 2  tps: " + "9" * 10_000_000,
+    }.items():
+        (cnp.folder / name).write_text(text)
+        done = cnp("import", name)
+        refused(done)
+        assert len(done.stderr) < 1000
+        assert "\u202e" not in done.stderr
+    assert cnp.ids() == []

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ljperf
+from conftest import Ljperf, descendants_of
 
 BENCHMARK = ("benchmark", "--model", "ddp/bert-large", "--dry-run")
 IMAGE = ("--image", "registry.example/ljtrain:0.1")
 HOSTILE = "a'b\"c $(touch pwned) `id` \\ \n- x: {y} # é ☃ \t*&!%@ $HOME ${A} $(A)"
+
+
+def needs(module: str) -> Any:
+    return pytest.importorskip(
+        module, reason=f"{module} is not installed (tools/set_up_cluster.sh does)"
+    )
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def manifest(ljperf: Ljperf, *arguments: str | Path) -> list[dict[str, Any]]:
-    yaml = pytest.importorskip("yaml")
+    yaml = needs("yaml")
     result = ljperf(*arguments, "--launcher", "kubernetes", *IMAGE, "--dry-run")
     assert result.returncode == 0, result.stderr
     return list(yaml.safe_load_all(result.stdout))
@@ -133,7 +142,7 @@ def test_no_launcher_prints_a_secret(ljperf: Ljperf, script: Path, launcher: str
 
 
 def test_published_schemas_take_the_manifests(ljperf: Ljperf) -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate = needs("kubernetes_validate")
     for nodes in ("1", "3"):
         arguments = (
             *BENCHMARK[:3],
@@ -149,7 +158,7 @@ def test_published_schemas_take_the_manifests(ljperf: Ljperf) -> None:
 
 
 def test_kubeflow_s_models_take_the_train_job(ljperf: Ljperf) -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models")
+    models = needs("kubeflow_trainer_api.models")
     runtime, job = manifest(ljperf, *BENCHMARK[:3], "--nodes", "2", "--gpus-per-node", "8")
     for document, model in (
         (runtime, models.TrainerV1alpha1TrainingRuntime),
@@ -170,7 +179,7 @@ def same(read: Any, written: Any) -> bool:
 
 
 def test_kubeflow_s_models_take_the_pytorch_job(ljperf: Ljperf) -> None:
-    models = pytest.importorskip("kubeflow.training.models")
+    models = needs("kubeflow.training.models")
     (document,) = manifest(ljperf, *BENCHMARK[:3], "--nodes", "3", "--kind", "pytorchjob")
     known = {"apiVersion", "kind", "metadata", "spec"}
     assert set(document) == known
@@ -233,6 +242,14 @@ def test_a_command_can_be_pasted(ljperf: Ljperf, script: Path) -> None:
         (("--launcher", "slurm", "--time-limit", "soon"), "--time-limit"),
         (("--launcher", "slurm", "--job-name", "a\n#SBATCH --uid=0"), "--job-name"),
         (("--launcher", "mpirun"), "--launcher"),
+        (("--launcher", "kubernetes", *IMAGE, "--namespace", "a; reboot"), "--namespace"),
+        (("--launcher", "kubernetes", *IMAGE, "--gpus-per-node", "0"), "--gpus-per-node 0"),
+        (("--launcher", "kubernetes", *IMAGE, "--memory-per-node", "3x"), "--memory-per-node"),
+        (("--launcher", "slurm", "--cpus-per-node", "-1"), "--cpus-per-node -1"),
+        (("--launcher", "torchrun", "--gpus-per-node", "8"), "no effect"),
+        (("--launcher", "slurm", "--remote-shell", "rsh"), "no effect"),
+        (("--launcher", "slurm", "--ranks", "0"), "--ranks 0"),
+        (("--launcher", "docker", *IMAGE, "--ranks", "-2"), "--ranks -2"),
         (("--env", "SURELY_NOT_SET_HERE"), "not set here"),
     ],
 )
@@ -260,6 +277,136 @@ def test_a_missing_engine_is_one_line(
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path) -> Path:
+    """sbatch, scontrol and scancel whose answers a test writes."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name in ("sbatch", "scontrol", "scancel"):
+        write_program(folder / name, "exit 0")
+    return folder
+
+
+def write_program(file: Path, script: str) -> None:
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def path_with(folder: Path) -> dict[str, str]:
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def interrupted(
+    ljperf: Ljperf, script: Path, folder: Path, started: Path
+) -> subprocess.CompletedProcess[str]:
+    """The result of Ctrl-C once `started` is there."""
+    process = ljperf.start(
+        "train", "--launcher", "slurm", "--output", "job", script, **path_with(folder)
+    )
+    while not started.exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    return subprocess.CompletedProcess((), process.returncode, output, errors)
+
+
+def test_an_interrupt_cancels_the_slurm_job(
+    ljperf: Ljperf, script: Path, fake_slurm: Path, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    write_program(fake_slurm / "sbatch", "echo 42")
+    write_program(fake_slurm / "scontrol", f"echo JobId=42 JobState=RUNNING; touch {started}")
+    write_program(fake_slurm / "scancel", f"echo $* > {tmp_path}/cancelled")
+    result = interrupted(ljperf, script, fake_slurm, started)
+    assert result.returncode == 130
+    assert result.stderr.splitlines()[-1] == "ljperf: interrupted; Slurm job 42 is cancelled"
+    assert (tmp_path / "cancelled").read_text() == "42\n"
+    # And when that is refused, it is not claimed.
+    started.unlink()
+    write_program(fake_slurm / "scancel", "echo 'scancel: error: Access denied' >&2; exit 1")
+    result = interrupted(ljperf, script, fake_slurm, started)
+    assert result.returncode == 130
+    assert result.stderr.splitlines()[-1] == (
+        "ljperf: interrupted, but Slurm job 42 may go on: scancel 42 fails: Access denied"
+    )
+
+
+@pytest.mark.parametrize("stuck", ["sbatch", "scontrol"])
+def test_an_interrupt_does_not_wait_for_slurm(
+    ljperf: Ljperf, script: Path, fake_slurm: Path, tmp_path: Path, stuck: str
+) -> None:
+    """Slurm's commands retry for minutes when the controller does not answer."""
+    started = tmp_path / "started"
+    write_program(fake_slurm / "sbatch", "echo 42")
+    write_program(fake_slurm / stuck, f"echo $$ > {started}.new; mv {started}.new {started}; "
+                  "exec sleep 100")  # fmt: skip
+    begin = time.monotonic()
+    result = interrupted(ljperf, script, fake_slurm, started)
+    assert time.monotonic() - begin < 15
+    assert result.returncode == 130
+    words = "Slurm was asked to take the job" if stuck == "sbatch" else "job 42 is cancelled"
+    assert words in result.stderr.splitlines()[-1]
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+
+
+def test_a_disk_that_is_full_is_one_line(ljperf: Ljperf, script: Path, fake_slurm: Path) -> None:
+    """RLIMIT_FSIZE fails a write past its limit, as a full disk does."""
+
+    def full() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    result = subprocess.run(
+        [ljperf.program, "train", "--launcher", "slurm", "--output", "job", script],
+        env=ljperf.environment(**path_with(fake_slurm)),
+        cwd=ljperf.folder,
+        capture_output=True,
+        text=True,
+        preexec_fn=full,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "job.sh" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert not list((ljperf.folder / "job").glob("*.tmp"))
+
+
+def test_slurm_s_last_word_is_its_reason(ljperf: Ljperf, script: Path, fake_slurm: Path) -> None:
+    write_program(
+        fake_slurm / "sbatch",
+        "echo 'sbatch: error: fetch_config: DNS SRV lookup failed' >&2\n"
+        "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1",
+    )
+    result = ljperf("train", "--launcher", "slurm", script, timeout=60, **path_with(fake_slurm))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "ljperf: Slurm does not take the job: Could not establish a configuration source\n"
+    )
+    write_program(fake_slurm / "srun", "exit 0")
+    write_program(fake_slurm / "scontrol", "echo 'scontrol: error: no controller' >&2; exit 1")
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    inside = {**path_with(fake_slurm), **allocation}
+    result = ljperf("train", "--launcher", "slurm", script, timeout=60, **inside)
+    assert result.returncode == 1
+    assert result.stderr.strip().endswith("show hostnames 'n[1-2]'`: no controller")
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_container_engine_that_fails_is_told_from_the_container(
+    ljperf: Ljperf, script: Path, tmp_path: Path
+) -> None:
+    for code, words in ((125, "docker itself failed and started nothing"), (3, "exit code 3")):
+        write_program(tmp_path / "docker", f"echo why >&2; exit {code}")
+        result = ljperf(
+            "train", "--launcher", "docker", *IMAGE, script, timeout=60, **path_with(tmp_path)
+        )
+        assert result.returncode == 1
+        first, last = result.stderr.strip().splitlines()
+        assert first == "why" and words in last
 
 
 def test_a_host_that_does_not_resolve_is_one_line(ljperf: Ljperf, script: Path) -> None:
@@ -291,10 +438,52 @@ def test_train_says_which_rank_failed(ljperf: Ljperf, script: Path) -> None:
     assert "the disk is full" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("SIGSEGV", "crashed with Segmentation fault"), ("SIGTERM", "was ended from outside, by"),
+     ("SIGKILL", "was killed by SIGKILL")],
+)  # fmt: skip
+def test_a_rank_that_dies_is_one_line_and_ends_all(
+    ljperf: Ljperf, script: Path, name: str, words: str
+) -> None:
+    script.write_text(
+        "import os, signal, time\n"
+        f"if os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.{name})\n"
+        "time.sleep(60)\n"
+    )
+    before = descendants_of(os.getpid())
+    result = ljperf("train", "--ranks", "2", "--oversubscribe", script, timeout=60)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("ljperf: rank 1 ") and words in line
+    assert descendants_of(os.getpid()) <= before
+
+
+def test_an_interrupt_ends_what_the_ranks_started(ljperf: Ljperf, script: Path) -> None:
+    """Even what has left their session and what is deaf to SIGTERM."""
+    script.write_text(
+        "import pathlib, signal, subprocess, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
+        "pathlib.Path('started').write_text(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    process = ljperf.start("train", "--ranks", "1", script)
+    while not (started := ljperf.folder / "started").exists() or not started.read_text():
+        time.sleep(0.02)
+        assert process.poll() is None
+    child = int(started.read_text())
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "ljperf: interrupted\n")
+    assert not Path(f"/proc/{child}").exists()
+
+
 def test_train_refuses_what_is_no_script(ljperf: Ljperf) -> None:
     for arguments, words in (
         (("train",), "SCRIPT is missing"),
         (("train", "absent.py"), "no such file"),
+        (("train", "--python", "no-such-python", "-m", "a"), "--python no-such-python"),
         (("train", "--ranksx", "2", "a.py"), "--ranks"),
     ):
         result = ljperf(*arguments)

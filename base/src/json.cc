@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/text.h"
 
 namespace ljtrain::base {
 namespace {
@@ -124,6 +125,15 @@ class PathFinder : public nlohmann::json_sax<Json> {
   std::vector<Level> levels_;
 };
 
+// nlohmann quotes what it read, which may be megabytes; and its codes mean nothing to a user.
+std::string shortened(std::string what) {
+  constexpr std::size_t kMost = 300;
+  std::size_t code = what.find("] ");
+  what = what.starts_with("[json.exception.") && code != std::string::npos ? what.substr(code + 2)
+                                                                           : what;
+  return printable(what, kMost);
+}
+
 // nlohmann's "[json.exception.parse_error.101] parse error at line 3, column 7: why" -> line,
 // column and why.
 std::string describe(const std::string& name, const Json::parse_error& error) {
@@ -140,7 +150,7 @@ std::string describe(const std::string& name, const Json::parse_error& error) {
     std::size_t colon = what.find(": ", at);
     what = colon == std::string::npos ? what : what.substr(colon + 2);
   }
-  return fmt::format("{}:{}:{}: not valid JSON: {}", name, line, column, what);
+  return fmt::format("{}:{}:{}: not valid JSON: {}", name, line, column, shortened(what));
 }
 
 }  // namespace
@@ -165,7 +175,7 @@ JsonDocument JsonDocument::parse(std::string text, std::string name) {
   } catch (const Json::parse_error& error) {
     throw UserError(describe(name, error));
   } catch (const Json::exception& error) {  // a number beyond double's range
-    throw user_error("{}: not usable JSON: {}", name, error.what());
+    throw user_error("{}: not usable JSON: {}", name, shortened(error.what()));
   }
 }
 

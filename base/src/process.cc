@@ -229,7 +229,7 @@ void ChildProcess::signal_group(int number) const {
 }
 
 Captured run_captured(SpawnOptions options, const std::string& input,
-                      std::chrono::milliseconds timeout) {
+                      std::chrono::milliseconds timeout, int stop_fd) {
   // A socket, so that a program that does not read its input gives an error here and no SIGPIPE.
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -260,9 +260,16 @@ Captured run_captured(SpawnOptions options, const std::string& input,
     if (sent == input.size()) {
       in.write.reset();
     }
-    std::array<pollfd, 3> polled{
-        {{in.write.get(), POLLOUT, 0}, {out.read.get(), POLLIN, 0}, {err.read.get(), POLLIN, 0}}};
+    std::array<pollfd, 4> polled{{{in.write.get(), POLLOUT, 0},
+                                  {out.read.get(), POLLIN, 0},
+                                  {err.read.get(), POLLIN, 0},
+                                  {stop_fd, POLLIN, 0}}};
     ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
+    if (polled[3].revents != 0) {
+      result.stopped = true;
+      child.signal_group(SIGKILL);
+      break;
+    }
     if (in.write && polled[0].revents != 0) {
       ssize_t count =
           ::send(in.write.get(), input.data() + sent, input.size() - sent, MSG_NOSIGNAL);

@@ -27,6 +27,18 @@ TEST(JsonDocument, ErrorNamesLineAndColumn) {
   EXPECT_EQ(error_of("").find("config.json:1:1: not valid JSON: "), 0U);
 }
 
+TEST(JsonDocument, AnErrorIsShortHoweverLongItsCause) {
+  for (const std::string& text :
+       {"[" + std::string(1'000'000, '9') + "]", "[\"" + std::string(1'000'000, 'x') + "\" oops]",
+        std::string("[\"\x1b[31m")}) {
+    std::string error = error_of(text);
+    EXPECT_NE(error.find("JSON: "), std::string::npos);
+    EXPECT_LT(error.size(), 400U);
+    EXPECT_EQ(error.find('\x1b'), std::string::npos);
+    EXPECT_EQ(error.find("json.exception"), std::string::npos);
+  }
+}
+
 TEST(JsonDocument, WhereNamesTheLineOfAKey) {
   JsonDocument document = JsonDocument::parse(
       "{\n \"a\": {\n  \"hidden_size\": 3,\n  \"list\": [1,\n   {\"x\": 2}]\n }\n}", "ds.json");

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <thread>
 
 #include "base/errors.h"
@@ -34,6 +36,24 @@ TEST(RunCaptured, AProgramThatDoesNotReadItsInputIsNoTrouble) {
     Captured result = run_captured(shell("exit 5"), std::string(1000000, 'x'), milliseconds(10000));
     EXPECT_EQ(result.status.code, 5);
   }
+}
+
+TEST(RunCaptured, EndsWhenItIsToldToStop) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  std::thread stops([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_EQ(::write(write_end.get(), "x", 1), 1);
+  });
+  Captured result =
+      run_captured(shell("echo before; sleep 60"), "", milliseconds(30000), read_end.get());
+  stops.join();
+  EXPECT_TRUE(result.stopped);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.output, "before\n");
+  EXPECT_FALSE(result.status.ok());
 }
 
 TEST(RunCaptured, EndsAtItsTimeoutWithTheWholeGroup) {

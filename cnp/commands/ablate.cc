@@ -21,6 +21,9 @@ What follows `--` goes to every `ljperf benchmark`. Exit codes: 0 done, 1 a row 
 2 bad input, 130 interrupted (go on with --resume).
 )";
 
+constexpr double kMostHours = 720;  // 30 days
+constexpr double kLeastShare = 1e-6;
+
 // "15m", "900", "1h", "90s" -> seconds.
 double parse_duration(const std::string& option, const std::string& text) {
   std::size_t end = 0;
@@ -35,7 +38,12 @@ double parse_duration(const std::string& option, const std::string& text) {
   if (end == 0 || scale == 0) {
     throw base::user_error("{} {}: write a time such as 15m, 900s or 1h", option, text);
   }
-  return value * scale;
+  double seconds = value * scale;
+  if (!(seconds >= 1 && seconds <= kMostHours * 3600)) {
+    throw base::user_error("{} {}: must be between 1s and {:.0f}h; write a time such as 15m",
+                           option, text, kMostHours);
+  }
+  return seconds;
 }
 
 // "2%" or "0.02" -> 0.02.
@@ -51,7 +59,12 @@ double parse_share(const std::string& option, const std::string& text) {
   if (end == 0 || (!unit.empty() && unit != "%")) {
     throw base::user_error("{} {}: write a share such as 2%", option, text);
   }
-  return unit == "%" ? value / 100 : value;
+  double share = unit == "%" ? value / 100 : value;
+  if (!(share >= kLeastShare && share <= 1)) {
+    throw base::user_error("{} {}: must be between {}% and 100%; write a share such as 2%", option,
+                           text, kLeastShare * 100);
+  }
+  return share;
 }
 
 struct AblateOptions {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -71,12 +72,14 @@ std::string json_text(const RecordStore& store, const std::vector<Summary>& reco
   return document.dump(1, ' ', false, base::OrderedJson::error_handler_t::replace) + "\n";
 }
 
-// RFC 4180. A cell that a spreadsheet would take for a formula starts with an apostrophe instead.
+// RFC 4180, and a line a record: what a terminal obeys, line breaks among it, is written as \xNN. A
+// cell that a spreadsheet would take for a formula starts with an apostrophe instead.
 std::string csv_cell(std::string text) {
   if (!text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos) {
     text.insert(0, "'");
   }
-  if (text.find_first_of("\",\r\n") == std::string::npos) return text;
+  text = base::printable(text, std::numeric_limits<std::size_t>::max());
+  if (text.find_first_of("\",") == std::string::npos) return text;
   std::string quoted = "\"";
   for (char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";

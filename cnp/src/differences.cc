@@ -19,29 +19,17 @@ constexpr std::size_t kLongestValue = 60;
 
 // Another task: what is computed, on how much data, in which arithmetic, on which machine.
 const std::set<std::string>& unlike_keys() {
-  static const std::set<std::string> keys = {"model",
-                                             "task",
-                                             "proxy.is_proxy",
-                                             "proxy.rule",
-                                             "proxy.scale",
-                                             "proxy.layers",
-                                             "proxy.of_layers",
-                                             "proxy.hidden_size",
-                                             "device",
-                                             "precision",
-                                             "parameters",
-                                             "trainable_parameters",
-                                             "ranks",
-                                             "sequence_length",
-                                             "micro_batch",
-                                             "gradient_accumulation",
-                                             "global_tokens_per_step",
-                                             "data.kind",
-                                             "data.file",
-                                             "data.tokenizer",
-                                             "environment.hardware.cpu_model",
-                                             "environment.hardware.cores",
-                                             "environment.hardware.gpus"};
+  static const std::set<std::string> keys = {
+      "model", "task", "proxy.is_proxy", "proxy.rule", "proxy.scale", "proxy.layers",
+      "proxy.of_layers", "proxy.hidden_size", "device", "precision", "parameters",
+      "trainable_parameters", "ranks", "sequence_length", "micro_batch", "gradient_accumulation",
+      "global_tokens_per_step", "data.kind", "data.file", "data.tokenizer",
+      // Ranks that exchange nothing train nothing.
+      "configuration.collectives",
+      // What the ranks meet over: not on which hosts.
+      "configuration.launcher.name", "configuration.launcher.nodes",
+      "configuration.launcher.ranks_per_node", "environment.hardware.cpu_model",
+      "environment.hardware.cores", "environment.hardware.gpus"};
   return keys;
 }
 
@@ -112,6 +100,16 @@ void flatten(const OrderedJson& json, const std::string& path,
   }
 }
 
+// What records that were written before these keys were there mean by leaving them out. An import
+// is of a real training, too, but its launcher is not known.
+void add_defaults(const Record& record, std::map<std::string, OrderedJson>& flat) {
+  flat.emplace("configuration.collectives", "real");
+  if (!record.source.has_value()) {
+    flat.emplace("configuration.launcher.name", "local");
+    flat.emplace("configuration.launcher.nodes", 1);
+  }
+}
+
 std::string shown(const OrderedJson& value) {
   return base::printable(value.is_string() ? value.get<std::string>() : value.dump(),
                          kLongestValue);
@@ -124,6 +122,8 @@ std::vector<Difference> differences(const Record& a, const Record& b) {
   std::map<std::string, OrderedJson> of_b;
   flatten(to_json(a), "", of_a);
   flatten(to_json(b), "", of_b);
+  add_defaults(a, of_a);
+  add_defaults(b, of_b);
   std::set<std::string> keys;
   for (const auto& [key, value] : of_a) keys.insert(key);
   for (const auto& [key, value] : of_b) keys.insert(key);

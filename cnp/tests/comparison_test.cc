@@ -59,6 +59,12 @@ TEST(Differences, OfTheTaskAreUnlike) {
       {"environment.hardware.cpu_model",
        [](Record& r) { r.environment.hardware.cpu_model = "Another CPU"; }},
       {"environment.hardware.gpus", [](Record& r) { r.environment.hardware.gpus.clear(); }},
+      {"configuration.collectives",
+       [](Record& r) { r.configuration.extra["collectives"] = "none"; }},
+      {"configuration.launcher.name",
+       [](Record& r) { r.configuration.extra["launcher"] = {{"name", "torchrun"}}; }},
+      {"configuration.launcher.nodes",
+       [](Record& r) { r.configuration.extra["launcher"] = {{"nodes", 2}}; }},
   };
   a.extra = {{"task", "pretrain"}};
   for (const auto& [key, change] : changes) {
@@ -86,6 +92,29 @@ TEST(Differences, OfTheWayAreAllowed) {
   EXPECT_TRUE(holds(found, "components.compile", false));
   EXPECT_TRUE(holds(found, "configuration.environment.LJTRAIN_ACCL", false));
   EXPECT_NE(no_repeat(found), nullptr);
+}
+
+TEST(Differences, WhatEarlierRecordsLeaveOutIsTheDefault) {
+  Record a = named("a");
+  a.configuration.extra = {};
+  Record b = a;
+  b.configuration.extra["collectives"] = "real";
+  b.configuration.extra["launcher"] = {{"name", "local"}, {"nodes", 1}};
+  EXPECT_TRUE(differences(a, b).empty());
+  b.configuration.extra["launcher"]["hosts"] = {"elsewhere"};  // the same task on other hosts
+  EXPECT_EQ(unlike_sentence(differences(a, b)), "");
+  EXPECT_EQ(no_repeat(differences(a, b)), nullptr);
+}
+
+TEST(Differences, ALimitIsNeverComparedWithATraining) {
+  Record imported = named("a");
+  imported.source = Source{};
+  Record limit = imported;
+  limit.configuration.extra["collectives"] = "none";
+  limit.configuration.extra["launcher"] = {{"name", "slurm"}, {"nodes", 4}};
+  // What started an import's ranks is not known.
+  EXPECT_EQ(unlike_sentence(differences(imported, limit)),
+            "`configuration.collectives` differs (real and none)");
 }
 
 TEST(Differences, MeasurementsAreNone) {

@@ -35,7 +35,7 @@ void add_launch_options(CLI::App& command, LaunchOptions& options) {
           std::vector<std::string>(kKubernetesKinds.begin(), kKubernetesKinds.end())));
   add("--namespace", options.name_space, "kubernetes")->capture_default_str();
   add("--gpus-per-node", options.gpus_per_node, "docker, kubernetes, slurm: GPUs of a host or pod");
-  add("--cpus-per-node", options.cpus_per_node, "kubernetes, slurm: cores of a host or pod");
+  add("--cpus-per-node", options.cpus_per_node, "kubernetes, slurm, ray: cores of a host or pod");
   add("--memory-per-node", options.memory_per_node, "kubernetes: memory of a pod, such as 64GiB");
   add("--launcher-option", options.launcher_options,
       "An option handed on to torchrun, sbatch and srun, or docker run, as it is")

@@ -70,14 +70,16 @@ class ChildProcess {
 struct Captured {
   ExitStatus status;
   bool timed_out = false;
+  bool stopped = false;
   std::string output;
   std::string errors;
 };
 
 // Runs a program with `input` on its standard input and keeps what it prints. After `timeout` it is
-// killed. Throws RunError when it cannot be started.
+// killed, and also when `stop_fd` (of Interrupts, say) becomes readable, which is left unread.
+// Throws RunError when it cannot be started.
 Captured run_captured(SpawnOptions options, const std::string& input,
-                      std::chrono::milliseconds timeout);
+                      std::chrono::milliseconds timeout, int stop_fd = -1);
 
 // Makes orphans of our children ours, so that descendants() finds them.
 void become_subreaper();

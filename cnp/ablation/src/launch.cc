@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <sstream>
@@ -177,6 +179,42 @@ void judge(RunOutcome& outcome, const base::ExitStatus& status, Stopped stopped,
   }
 }
 
+// Runs it to its end and judges that; nothing that it has started stays. RunError: not started.
+template <typename Judge>
+void run_to_end(const std::vector<std::string>& argv,
+                const std::map<std::string, std::string>& variables, double timeout_s,
+                const base::Interrupts& interrupts, const Judge& judge_end) {
+  std::set<pid_t> neighbours = base::descendants();
+  Drain output(kMostOutput, /*tail=*/false);
+  Drain errors(kErrorTail, /*tail=*/true);
+  base::SpawnOptions options;
+  options.argv = argv;
+  options.environment = base::current_environment();
+  for (const auto& [name, value] : variables) {
+    options.environment[name] = value;
+  }
+  options.standard_output = output.write_end();
+  options.standard_error = errors.write_end();
+  base::ChildProcess child = base::ChildProcess::spawn(options);
+  output.close_write_end();
+  errors.close_write_end();
+  Stopped stopped = wait_for(child, output, errors, timeout_s, interrupts);
+  judge_end(*child.poll(), stopped, output, complaint_in(errors.text()));
+  base::end_descendants(kOrphansGrace, neighbours);
+}
+
+// What an engine takes for an image's name (https://github.com/distribution/reference): no option.
+bool is_image_reference(const std::string& text) {
+  constexpr std::size_t kLongest = 500;
+  auto is_part = [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("._-/:@").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kLongest &&
+         std::isalnum(static_cast<unsigned char>(text.front())) != 0 &&
+         std::ranges::all_of(text, is_part);
+}
+
 }  // namespace
 
 std::filesystem::path find_ljperf(const std::filesystem::path& wanted) {
@@ -216,6 +254,10 @@ Program program_in(const std::string& name, const std::string& where,
     throw base::user_error("--env {}={}: no virtual environment, it has no bin/python", name,
                            where);
   }
+  if (!is_image_reference(where)) {
+    throw base::user_error("--env {}={}: is neither a virtual environment nor an image's name",
+                           name, base::printable(where, 200));
+  }
   for (const char* engine : {"podman", "docker"}) {
     if (std::optional<std::filesystem::path> program = in_path(engine)) {
       std::string mount = fmt::format("{}:/records", records.string());
@@ -236,29 +278,40 @@ RunOutcome launch(const std::vector<std::string>& argv,
                   const base::Interrupts& interrupts) {
   RunOutcome outcome;
   Clock::time_point began = Clock::now();
-  std::set<pid_t> neighbours = base::descendants();
-  Drain output(kMostOutput, /*tail=*/false);
-  Drain errors(kErrorTail, /*tail=*/true);
-  base::SpawnOptions options;
-  options.argv = argv;
-  options.environment = base::current_environment();
-  for (const auto& [name, value] : variables) {
-    options.environment[name] = value;
-  }
-  options.standard_output = output.write_end();
-  options.standard_error = errors.write_end();
   try {
-    base::ChildProcess child = base::ChildProcess::spawn(options);
-    output.close_write_end();
-    errors.close_write_end();
-    Stopped stopped = wait_for(child, output, errors, timeout_s, interrupts);
-    judge(outcome, *child.poll(), stopped, output, complaint_in(errors.text()), timeout_s);
+    run_to_end(argv, variables, timeout_s, interrupts,
+               [&](const base::ExitStatus& status, Stopped stopped, const Drain& output,
+                   const std::string& complaint) {
+                 judge(outcome, status, stopped, output, complaint, timeout_s);
+               });
   } catch (const base::RunError& error) {
     outcome.sentence = error.what();
   }
-  base::end_descendants(kOrphansGrace, neighbours);
   outcome.wall_s = std::chrono::duration<double>(Clock::now() - began).count();
   return outcome;
+}
+
+DryRun try_dry_run(std::vector<std::string> argv,
+                   const std::map<std::string, std::string>& variables, double timeout_s,
+                   const base::Interrupts& interrupts) {
+  DryRun answer;
+  argv.emplace_back("--dry-run");
+  try {
+    run_to_end(argv, variables, timeout_s, interrupts,
+               [&](const base::ExitStatus& status, Stopped stopped, const Drain&,
+                   const std::string& complaint) {
+                 answer.interrupted = stopped == Stopped::kInterrupted;
+                 answer.accepted = status.ok() && stopped == Stopped::kNo;
+                 answer.sentence =
+                     stopped == Stopped::kTooLong
+                         ? fmt::format("its dry run is not done after {:.0f} s", timeout_s)
+                     : !complaint.empty() ? complaint
+                                          : fmt::format("its dry run ends with {}", status.code);
+               });
+  } catch (const base::RunError& error) {
+    answer.sentence = error.what();
+  }
+  return answer;
 }
 
 }  // namespace ljtrain::cnp

@@ -46,4 +46,14 @@ RunOutcome launch(const std::vector<std::string>& argv,
                   const std::map<std::string, std::string>& variables, double timeout_s,
                   const base::Interrupts& interrupts);
 
+// Whether ljperf would take a run: it is asked with --dry-run and starts nothing.
+struct DryRun {
+  bool accepted = false;
+  bool interrupted = false;
+  std::string sentence;  // why it would not
+};
+DryRun try_dry_run(std::vector<std::string> argv,
+                   const std::map<std::string, std::string>& variables, double timeout_s,
+                   const base::Interrupts& interrupts);
+
 }  // namespace ljtrain::cnp

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "ablation/ablation.h"
 #include "base/errors.h"
@@ -26,7 +27,6 @@ namespace {
 constexpr int kWarmupSteps = 6;
 // Runs of either side when Base's compilation is chosen, apart from the one that fills its cache.
 constexpr int kRaceRuns = 2;
-constexpr double kMostBudget = 30 * 86400.0;
 constexpr int kMostBlocks = 1000;
 constexpr int kMostRunSteps = 100'000;
 
@@ -59,6 +59,7 @@ class Session {
   void describe() const;
 
  private:
+  bool ask_first();
   bool warm_up();
   bool race_base();
   void complain_about_base() const;
@@ -246,6 +247,46 @@ bool Session::find_limit() {
   return true;
 }
 
+// Asks ljperf by dry runs whether it would take what is planned, so that an option that does not
+// exist, or an environment without the engine, is told before anything trains. Of the ladder the
+// first row in each environment is asked about, of a grid one point is to be accepted: what only
+// some rows are refused for stays theirs. False: interrupted.
+bool Session::ask_first() {
+  bool ladder = ablation_.options.axes.empty();
+  std::set<std::string> asked;
+  std::string first_complaint;
+  for (const Row& row : rows_) {
+    if (ladder && !asked.insert(row.environment).second) {
+      continue;
+    }
+    progress(fmt::format("asking ljperf about {}", row.name));
+    std::map<std::string, std::string> variables = row.variables;
+    variables["LJTRAIN_RECORDS"] = ablation_.records.string();
+    DryRun answer = try_dry_run(command(row, kWarmupSteps), variables,
+                                ablation_.options.run_timeout_s, interrupts_);
+    progress("");
+    if (answer.interrupted) {
+      return false;
+    }
+    if (answer.accepted && !ladder) {
+      return true;
+    }
+    if (answer.accepted) {
+      continue;
+    }
+    if (ladder) {
+      throw base::user_error("{} is refused: {}", row.name, answer.sentence);
+    }
+    if (first_complaint.empty()) {
+      first_complaint = fmt::format("{}: {}", row.name, answer.sentence);
+    }
+  }
+  if (!ladder) {
+    throw base::user_error("every point of the grid is refused; {}", first_complaint);
+  }
+  return true;
+}
+
 // Fills compile caches, finds what is to be found before the budget starts. False: interrupted.
 bool Session::warm_up() {
   bool ladder = ablation_.options.axes.empty();
@@ -362,6 +403,10 @@ bool Session::measure_blocks() {
 }
 
 int Session::run() {
+  if (!ask_first()) {
+    say(stderr, "interrupted; nothing was started\n");
+    return base::kInterrupted;
+  }
   say(people_, fmt::format("ablation {} of {}: {} rows, budget {} after a warm-up\n", ablation_.id,
                            ablation_.options.model, rows_.size(),
                            base::format_seconds(ablation_.options.budget_s)));
@@ -426,14 +471,11 @@ Ablation begin(AblationOptions options) {
 }  // namespace
 
 void check(const AblationOptions& options) {
-  auto in_range = [](const char* name, double value, double least, double most) {
-    if (!(value >= least && value <= most)) {
+  auto in_range = [](const char* name, int value, int least, int most) {
+    if (value < least || value > most) {
       throw base::user_error("{} {}: must be between {} and {}", name, value, least, most);
     }
   };
-  in_range("--budget", options.budget_s, 1, kMostBudget);
-  in_range("--until", options.until, 1e-6, 1);
-  in_range("--run-timeout", options.run_timeout_s, 1, kMostBudget);
   in_range("--steps", options.steps.value_or(1), 1, kMostRunSteps);
   in_range("--blocks", options.blocks.value_or(1), 1, kMostBlocks);
   if (!options.axes.empty() && (options.leave_one_out || options.limit_row)) {

@@ -40,7 +40,7 @@ FolderFingerprint fingerprint(const std::filesystem::path& folder) {
           .settled = nanoseconds(now) - changed > tick};
 }
 
-FolderListing list_json_files(const std::filesystem::path& folder) {
+FolderListing list_json_files(const std::filesystem::path& folder, FileIdentity identity) {
   struct Close {
     void operator()(DIR* stream) const { ::closedir(stream); }
   };
@@ -54,7 +54,13 @@ FolderListing list_json_files(const std::filesystem::path& folder) {
   while (const dirent* entry = ::readdir(stream.get())) {
     std::string_view name = entry->d_name;
     if (name.ends_with(".json") && name.front() != '.' && entry->d_type != DT_DIR) {
-      files.emplace(name, static_cast<std::int64_t>(entry->d_ino));
+      auto file = static_cast<std::int64_t>(entry->d_ino);
+      struct stat status{};
+      if (identity == FileIdentity::kInodeAndTime &&
+          ::fstatat(::dirfd(stream.get()), entry->d_name, &status, 0) == 0) {
+        file = static_cast<std::int64_t>(status.st_ino) ^ nanoseconds(status.st_ctim);
+      }
+      files.emplace(name, file);
     }
   }
   return files;

@@ -17,10 +17,15 @@ struct FolderFingerprint {
 };
 FolderFingerprint fingerprint(const std::filesystem::path& folder);
 
-using FolderListing = std::unordered_map<std::string, std::int64_t>;  // name -> inode
+using FolderListing = std::unordered_map<std::string, std::int64_t>;  // name -> which file it is
+
+// By what a file is told from the one that had its name before. A file that is replaced again and
+// again gets the inode number of the last but one; its time of change tells them apart, but has to
+// be asked for, file by file.
+enum class FileIdentity { kInode, kInodeAndTime };
 
 // The files whose names end in .json and do not begin with a dot. Empty for a folder that does not
 // exist; UserError for one that cannot be read.
-FolderListing list_json_files(const std::filesystem::path& folder);
+FolderListing list_json_files(const std::filesystem::path& folder, FileIdentity identity);
 
 }  // namespace ljtrain::cnp

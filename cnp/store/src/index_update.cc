@@ -32,13 +32,14 @@ std::string id_of(const std::string& file_name) {
   return file_name.substr(0, file_name.size() - std::string_view(".json").size());
 }
 
-Difference difference(sqlite::Database& database, const char* query, const fs::path& folder) {
+Difference difference(sqlite::Database& database, const char* query, const fs::path& folder,
+                      FileIdentity identity) {
   // The index first: what another process adds to it meanwhile must not look like gone.
   FolderListing known;
   sqlite::Statement rows = database.prepare(query);
   while (rows.step()) known.emplace(rows.text(0), rows.integer(1));
   Difference found;
-  for (auto& [name, inode] : list_json_files(folder)) {
+  for (auto& [name, inode] : list_json_files(folder, identity)) {
     std::string id = id_of(name);
     auto old = known.find(id);
     if (old == known.end() || old->second != inode) found.changed.emplace_back(id, inode);
@@ -127,7 +128,8 @@ void show_progress(std::size_t done, std::size_t all) {
 }
 
 std::size_t update_records(sqlite::Database& database, const fs::path& folder) {
-  Difference found = difference(database, "SELECT id, inode FROM records", folder);
+  Difference found =
+      difference(database, "SELECT id, inode FROM records", folder, FileIdentity::kInode);
   RecordWriter writer(database);
   struct Read {
     std::size_t file = 0;
@@ -168,7 +170,8 @@ std::size_t update_records(sqlite::Database& database, const fs::path& folder) {
 }
 
 void update_annotations(sqlite::Database& database, const fs::path& folder) {
-  Difference found = difference(database, "SELECT id, inode FROM annotations", folder);
+  Difference found = difference(database, "SELECT id, inode FROM annotations", folder,
+                                FileIdentity::kInodeAndTime);
   if (found.changed.empty() && found.gone.empty()) return;
   sqlite::Transaction transaction(database);
   sqlite::Statement remove = database.prepare("DELETE FROM annotations WHERE id = ?1");

@@ -113,7 +113,7 @@ int benchmark_in_batch(const BenchmarkOptions& options, const ElsewhereJob& job)
   BatchJob batch = batch_job(options.launch, job);
   JobEnd end = submit_and_wait(options.launch, batch, interrupts);
   if (end.interrupted) {
-    say(stderr, "ljperf: interrupted; Slurm job {} is cancelled\n", end.id);
+    say(stderr, "ljperf: {}\n", end.reason);
     return base::kInterrupted;
   }
   std::optional<cnp::Record> record = record_of(job.result);

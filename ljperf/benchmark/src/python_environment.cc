@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/process.h"
+#include "launcher/rank_command.h"
 
 namespace ljtrain::ljperf {
 namespace {
@@ -29,7 +30,9 @@ std::string last_line(const std::string& text) {
 std::filesystem::path find_python(const std::filesystem::path& wanted) {
   std::error_code error;
   if (!wanted.empty()) {
-    if (wanted.has_parent_path() && ::access(wanted.c_str(), X_OK) != 0) {
+    bool found = wanted.has_parent_path() ? ::access(wanted.c_str(), X_OK) == 0
+                                          : !program_in_path(wanted.string()).empty();
+    if (!found) {
       throw base::user_error("--python {}: no such program", wanted.string());
     }
     return wanted;

@@ -99,7 +99,11 @@ int run_launch(const Launch& launch) {
     return base::kInterrupted;
   }
   bool known = code == base::kDone || code == base::kBadInput || code == base::kInterrupted;
-  if (!known) {
+  constexpr int kEngineFailed = 125;  // of docker and podman: not the container's own
+  if (code == kEngineFailed && launch.form == "command") {
+    fmt::print(stderr, "ljperf: {} itself failed and started nothing; it says why above\n",
+               launch.argv.front());
+  } else if (!known) {
     fmt::print(stderr, "ljperf: {}\n", result.sentence);
   }
   return known ? code : static_cast<int>(base::kFailed);

@@ -301,19 +301,35 @@ class EngineGroup {
     }
   }
 
-  // Engines end their ranks, on other hosts too, when they are asked to end; killed, they could not.
-  void end_all() {
-    for (Process& process : processes_) {
-      process.child.signal(SIGTERM);
-    }
-    Clock::time_point deadline = Clock::now() + plan_.grace;
-    auto any_left = [this] {
-      return std::any_of(processes_.begin(), processes_.end(),
-                         [](Process& p) { return !p.child.poll().has_value(); });
-    };
+  bool any_left() {
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [](Process& p) { return !p.child.poll().has_value(); });
+  }
+
+  void wait_for_end(milliseconds patience) {
+    Clock::time_point deadline = Clock::now() + patience;
     while (any_left() && Clock::now() < deadline) {
       std::this_thread::sleep_for(milliseconds(10));
     }
+  }
+
+  // Engines end their ranks, on other hosts too, when they are asked to end; killed, they could not.
+  void end_all() {
+    bool asked = false;
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      const std::function<void()>& ask = plan_.processes[i].ask_ranks_to_end;
+      if (ask && !processes_[i].child.poll().has_value()) {
+        ask();
+        asked = true;
+      }
+    }
+    if (asked) {
+      wait_for_end(plan_.grace / 2);
+    }
+    for (Process& process : processes_) {
+      process.child.signal(SIGTERM);
+    }
+    wait_for_end(plan_.grace);
     processes_.clear();
     base::end_descendants(milliseconds(2000), neighbours_);
   }

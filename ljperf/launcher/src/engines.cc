@@ -10,14 +10,15 @@
 namespace ljtrain::ljperf {
 namespace {
 
-std::vector<EngineProcess> srun_processes(const LaunchOptions& options,
-                                          const RankCommand& command) {
+std::vector<EngineProcess> srun_processes(const LaunchOptions& options, const RankCommand& command,
+                                          const std::string& run) {
   if (program_in_path("srun").empty()) {
     throw base::user_error("srun is not in PATH: this is no node of a Slurm cluster");
   }
   EngineProcess process;
   process.name = "srun";
-  process.argv = srun_argv(options, command);
+  process.argv = srun_argv(options, command, run);
+  process.ask_ranks_to_end = [run] { ask_step_to_end(run); };
   process.environment = base::current_environment();
   Rendezvous rendezvous = slurm_rendezvous(process.environment);
   for (const auto& [name, value] : command.environment) {
@@ -66,8 +67,9 @@ LaunchOptions settled(LaunchOptions options, const base::Environment& environmen
       throw base::user_error("--nodes {}: this Slurm allocation has {}", options.node_count(),
                              allocated);
     }
-    options.nodes = options.nodes.value_or(allocated);
-    options.hosts.clear();
+    if (!options.nodes.has_value() && options.hosts.empty()) {
+      options.nodes = allocated;
+    }
   }
   return options;
 }
@@ -75,7 +77,7 @@ LaunchOptions settled(LaunchOptions options, const base::Environment& environmen
 std::vector<EngineProcess> engine_processes(const LaunchOptions& options,
                                             const RankCommand& command, const std::string& run,
                                             bool gpus) {
-  return options.launcher == "slurm" ? srun_processes(options, command)
+  return options.launcher == "slurm" ? srun_processes(options, command, run)
          : options.launcher == "ray" ? ray_processes(options, command, gpus)
                                      : torchrun_processes(options, command, run);
 }
@@ -83,7 +85,7 @@ std::vector<EngineProcess> engine_processes(const LaunchOptions& options,
 std::vector<std::pair<std::string, std::vector<std::string>>> engine_commands(
     const LaunchOptions& options, const RankCommand& command, const std::string& run, bool gpus) {
   if (options.launcher == "slurm") {
-    return {{"in the allocation", srun_argv(options, command)}};
+    return {{"in the allocation", srun_argv(options, command, run)}};
   }
   if (options.launcher == "ray") {
     return {{fmt::format("reads {}", ray_task(options, command, gpus).dump()),

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMostNodes = 4096;
 constexpr int kMostRestarts = 1000;
+constexpr int kMostResources = 4096;  // GPUs, or cores, of a host
 constexpr std::size_t kLongestHost = 253;
 constexpr std::size_t kLongestLabel = 63;
 constexpr std::size_t kLongestJobName = 50;  // leaves room for what Kubernetes appends to a pod's
@@ -76,6 +77,46 @@ void check_slurm(const LaunchOptions& options) {
   if (!options.time_limit.empty() && !std::regex_match(options.time_limit, kTime)) {
     throw base::user_error("--time-limit {}: write minutes, H:MM:SS or D-H, as Slurm does",
                            base::printable(options.time_limit));
+  }
+}
+
+// What a host has to have, where the launcher is told.
+void check_resources(const LaunchOptions& options) {
+  auto check_count = [](const char* option, std::optional<int> value) {
+    if (value.has_value() && (*value < 1 || *value > kMostResources)) {
+      throw base::user_error("{} {}: must be between 1 and {}", option, *value, kMostResources);
+    }
+  };
+  check_count("--gpus-per-node", options.gpus_per_node);
+  check_count("--cpus-per-node", options.cpus_per_node);
+  if (!options.memory_per_node.empty()) {
+    try {
+      base::parse_bytes(options.memory_per_node);
+    } catch (const base::UserError& error) {
+      throw base::user_error("--memory-per-node: {}", error.what());
+    }
+  }
+  only_for(options, options.gpus_per_node.has_value(), "--gpus-per-node",
+           {"docker", "kubernetes", "slurm"});
+  only_for(options, options.cpus_per_node.has_value(), "--cpus-per-node",
+           {"kubernetes", "slurm", "ray"});
+  only_for(options, !options.memory_per_node.empty(), "--memory-per-node", {"kubernetes"});
+}
+
+// Options with a default, given when they differ from it.
+void check_defaulted(const LaunchOptions& options) {
+  const LaunchOptions usual;
+  only_for(options, options.rendezvous_port != usual.rendezvous_port, "--rendezvous-port",
+           {"torchrun", "kubernetes"});
+  only_for(options, options.remote_shell != usual.remote_shell, "--remote-shell", {"torchrun"});
+  only_for(options, options.kind != usual.kind, "--kind", {"kubernetes"});
+  only_for(options, options.name_space != usual.name_space, "--namespace", {"kubernetes"});
+  bool plain = is_label(options.name_space) &&
+               std::none_of(options.name_space.begin(), options.name_space.end(),
+                            [](char c) { return c == '_' || (c >= 'A' && c <= 'Z'); });
+  if (!plain) {
+    throw base::user_error("--namespace {}: at most {} of a-z, 0-9 and '-'",
+                           base::printable(options.name_space), kLongestLabel);
   }
 }
 
@@ -195,9 +236,8 @@ void check(const LaunchOptions& options) {
     throw base::user_error("--job-name {}: at most {} of a-z, 0-9 and '-', a letter first",
                            base::printable(options.job_name), kLongestJobName);
   }
-  if (!options.memory_per_node.empty()) {
-    base::parse_bytes(options.memory_per_node);
-  }
+  check_resources(options);
+  check_defaulted(options);
   std::string_view launcher = options.launcher;
   if ((launcher == "local" || launcher == "docker") && options.node_count() > 1) {
     throw base::user_error(

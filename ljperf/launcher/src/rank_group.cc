@@ -287,6 +287,10 @@ class RankGroup {
     if (status.signal == SIGKILL) {
       return fmt::format("rank {} was killed {} {}", number, why_killed(), when);
     }
+    if (status.signal == SIGTERM || status.signal == SIGINT || status.signal == SIGHUP) {
+      return fmt::format("rank {} was ended from outside, by {} {}", number,
+                         ::strsignal(status.signal), when);
+    }
     if (status.signal != 0) {
       return fmt::format("rank {} crashed with {} {}", number, ::strsignal(status.signal), when);
     }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <sstream>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "launcher/shell.h"
 
 namespace ljtrain::ljperf {
@@ -86,12 +88,16 @@ int allocated_nodes(const base::Environment& environment) {
   return std::max(1, number_or(environment, "SLURM_JOB_NUM_NODES", 1));
 }
 
-std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command) {
+std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command,
+                                   const std::string& run) {
   int nodes = options.node_count();
-  std::vector<std::string> argv{"srun"};
+  std::vector<std::string> argv{"srun", fmt::format("--job-name={}", run)};
   std::vector<std::string> wanted = resources(options, nodes, command.ranks_per_node);
   argv.insert(argv.end(), wanted.begin(), wanted.end());
   argv.push_back(fmt::format("--ntasks={}", nodes * command.ranks_per_node));
+  if (!options.hosts.empty()) {
+    argv.push_back(fmt::format("--nodelist={}", fmt::join(options.hosts, ",")));
+  }
   // Ranks of a host are neighbours, as LOCAL_RANK and the collectives of hosts assume.
   argv.insert(argv.end(), {"--distribution=block:block", "--kill-on-bad-exit=1", "--wait=30",
                            "--unbuffered", "--export=ALL"});
@@ -152,6 +158,22 @@ std::vector<std::string> sbatch_argv(const LaunchOptions& options, const BatchJo
   return argv;
 }
 
+std::string slurm_complaint(const base::Captured& answer) {
+  if (answer.timed_out) {
+    return "it gave no answer in time";
+  }
+  std::string reason;
+  std::istringstream lines(answer.errors);
+  for (std::string line; std::getline(lines, line);) {
+    for (std::string_view mark : {": error: ", ": fatal: "}) {
+      std::size_t at = line.find(mark);
+      reason = at == std::string::npos ? reason : line.substr(at + mark.size());
+    }
+    reason = reason.empty() ? line : reason;
+  }
+  return reason.empty() ? fmt::format("exit code {}", answer.status.code) : base::printable(reason);
+}
+
 JobEnd parse_job(const std::string& text) {
   JobEnd end;
   end.id = value_of(text, "JobId");
@@ -173,9 +195,38 @@ std::string describe(const JobEnd& end, const BatchJob& job) {
       end.reason.empty() || end.reason == "None" ? how : fmt::format("{}, {}", end.reason, how);
   std::filesystem::path log = job.folder / fmt::format("slurm-{}.log", end.id);
   std::string sentence = fmt::format("Slurm job {} ended as {} ({})", end.id, end.state, why);
-  std::vector<std::string> lines = last_lines_of(log, 1);
+  // ljperf's own sentence, else whatever was said last.
+  constexpr std::size_t kLines = 30;
+  std::vector<std::string> lines = last_lines_of(log, kLines);
+  auto own = std::find_if(lines.rbegin(), lines.rend(),
+                          [](const std::string& line) { return line.starts_with("ljperf: "); });
+  if (own != lines.rend()) {
+    lines.push_back(own->substr(std::string_view("ljperf: ").size()));
+  }
   return lines.empty() ? fmt::format("{}; it left no log at {}", sentence, log.string())
                        : fmt::format("{}: {}", sentence, lines.back());
+}
+
+void ask_step_to_end(const std::string& run) {
+  constexpr std::chrono::seconds kPatience{10};
+  const base::Environment environment = base::current_environment();
+  auto job = environment.find("SLURM_JOB_ID");
+  base::SpawnOptions options;
+  options.environment = environment;
+  options.argv = {"squeue", "--noheader", "--steps", "--format=%i %j"};
+  if (job != environment.end()) {
+    options.argv.push_back("--jobs=" + job->second);
+  }
+  try {
+    std::istringstream steps(base::run_captured(options, "", kPatience).output);
+    for (std::string id, name; steps >> id && std::getline(steps >> std::ws, name);) {
+      if (name == run) {
+        options.argv = {"scancel", "--signal=TERM", id};
+        base::run_captured(options, "", kPatience);
+      }
+    }
+  } catch (const base::RunError&) {  // srun is ended next, and ends the ranks its own way
+  }
 }
 
 Rendezvous slurm_rendezvous(const base::Environment& environment) {
@@ -186,8 +237,8 @@ Rendezvous slurm_rendezvous(const base::Environment& environment) {
     constexpr std::chrono::seconds kPatience{30};
     base::Captured answer = base::run_captured(options, "", kPatience);
     if (!answer.status.ok() || answer.timed_out) {
-      throw base::run_error("{} does not answer: {}", shell_join(options.argv),
-                            answer.errors.substr(0, answer.errors.find('\n')));
+      throw base::run_error("Slurm does not answer `{}`: {}", shell_join(options.argv),
+                            slurm_complaint(answer));
     }
     return answer.output;
   };

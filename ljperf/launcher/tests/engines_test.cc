@@ -1,4 +1,6 @@
 // What each engine is given, word by word.
+#include "launcher/engines.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,13 +80,31 @@ TEST(Slurm, SrunStartsOneTaskARank) {
   options.launcher = "slurm";
   options.nodes = 2;
   options.gpus_per_node = 4;
-  Words argv = srun_argv(options, command());
+  Words argv = srun_argv(options, command(), "run-1");
   EXPECT_EQ(argv.front(), "srun");
-  for (const char* word : {"--nodes=2", "--ntasks-per-node=4", "--ntasks=8", "--gpus-per-node=4",
-                           "--kill-on-bad-exit=1", "--distribution=block:block"}) {
+  for (const char* word :
+       {"--nodes=2", "--ntasks-per-node=4", "--ntasks=8", "--gpus-per-node=4",
+        "--kill-on-bad-exit=1", "--distribution=block:block", "--job-name=run-1"}) {
     EXPECT_TRUE(holds(argv, word)) << word;
   }
   EXPECT_EQ(argv.at(argv.size() - 2), "rank");
+}
+
+TEST(Slurm, InsideAnAllocation) {
+  const base::Environment allocation{{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "3"}};
+  LaunchOptions options;
+  options.launcher = "slurm";
+  EXPECT_EQ(settled(options, allocation).node_count(), 3);  // all that it has
+  EXPECT_EQ(settled(options, {}).node_count(), 1);
+  options.hosts = {"b", "c"};
+  LaunchOptions chosen = settled(options, allocation);
+  EXPECT_EQ(chosen.node_count(), 2);
+  EXPECT_TRUE(holds(srun_argv(chosen, command(), "run-1"), "--nodelist=b,c"));
+  options.hosts = {"a", "b", "c", "d"};
+  EXPECT_THROW(settled(options, allocation), base::UserError);
+  options.hosts.clear();
+  options.nodes = 4;
+  EXPECT_THROW(settled(options, allocation), base::UserError);
 }
 
 // Runs the script's shell code with stand-ins for Slurm's and our programs.

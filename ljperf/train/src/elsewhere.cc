@@ -67,7 +67,7 @@ int train_in_batch(const LaunchOptions& launch, const ElsewhereJob& job) {
   BatchJob batch = batch_job(launch, job);
   JobEnd end = submit_and_wait(launch, batch, interrupts);
   if (end.interrupted) {
-    fmt::print(stderr, "ljperf: interrupted; Slurm job {} is cancelled\n", end.id);
+    fmt::print(stderr, "ljperf: {}\n", end.reason);
     return base::kInterrupted;
   }
   if (end.state != "COMPLETED") {

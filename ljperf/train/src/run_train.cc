@@ -21,6 +21,7 @@ namespace {
 
 // A training may want to save before it goes.
 constexpr std::chrono::seconds kGrace{10};
+constexpr int kMostRanks = 4096;  // a host
 
 // What every rank of the script needs, whoever starts it.
 struct TrainPlan {
@@ -145,7 +146,7 @@ int report(const RankGroupResult& result, const std::filesystem::path& logs) {
   if (result.outcome == Outcome::kInterrupted) {
     return base::kInterrupted;
   }
-  if (result.failing_rank > 0) {  // what rank 0 said was shown
+  if (result.failing_rank > 0 && !result.last_lines.empty()) {  // what rank 0 said was shown
     fmt::print(stderr, "the last lines of rank {}:\n", result.failing_rank);
     for (const std::string& line : result.last_lines) {
       fmt::print(stderr, "  | {}\n", line);
@@ -247,6 +248,9 @@ void print_dry_run(const TrainOptions& options, const TrainPlan& plan) {
 
 int run_train(const TrainOptions& options) {
   check(options.launch);
+  if (options.ranks.has_value() && (*options.ranks < 1 || *options.ranks > kMostRanks)) {
+    throw base::user_error("--ranks {}: must be between 1 and {}", *options.ranks, kMostRanks);
+  }
   if (options.json && !options.dry_run) {
     throw base::user_error(
         "--json: `ljperf train` prints what the script prints; --json is for "

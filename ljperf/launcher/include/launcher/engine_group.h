@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct EngineProcess {
   std::string input;          // written to its standard input, which then stays open
   bool ends_input = false;    // or is closed
   std::filesystem::path log;  // takes what it prints; empty: it prints to ours
+  // Asks the ranks to end, where the engine itself kills them when it is asked to.
+  std::function<void()> ask_ranks_to_end;
 };
 
 struct EngineGroupPlan {

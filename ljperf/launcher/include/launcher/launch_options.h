@@ -32,7 +32,7 @@ struct LaunchOptions {
   std::string kind = "trainjob";              // kubernetes
   std::string name_space = "default";         // kubernetes
   std::optional<int> gpus_per_node;           // kubernetes, docker, slurm; none: hosts
-  std::optional<int> cpus_per_node;           // kubernetes, slurm
+  std::optional<int> cpus_per_node;           // kubernetes, slurm, ray
   std::string memory_per_node;                // kubernetes, such as 64GiB
 
   int node_count() const;  // --nodes, else the number of hosts, else 1

@@ -19,8 +19,14 @@ bool inside_allocation(const base::Environment& environment);
 // The nodes of that allocation.
 int allocated_nodes(const base::Environment& environment);
 
-// One task a rank, bound by Slurm to its cores; the first failure ends all.
-std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command);
+// One task a rank, bound by Slurm to its cores; the first failure ends all. `run` is the name of the
+// step.
+std::vector<std::string> srun_argv(const LaunchOptions& options, const RankCommand& command,
+                                   const std::string& run);
+
+// Sends SIGTERM to all tasks of the step `run` of this job: srun itself, asked to end, kills them
+// before they could keep what they have.
+void ask_step_to_end(const std::string& run);
 
 // The batch script. `argv` is what runs inside the allocation, its standard output goes to `result`
 // (a file; empty: into the job's log).
@@ -35,6 +41,9 @@ struct BatchJob {
 std::string batch_script(const LaunchOptions& options, const BatchJob& job);
 std::vector<std::string> sbatch_argv(const LaunchOptions& options, const BatchJob& job);
 
+// Why a command of Slurm failed, by its last error or fatal line: those before it say what followed.
+std::string slurm_complaint(const base::Captured& answer);
+
 // How a job ended, as `scontrol show job` tells it.
 struct JobEnd {
   std::string id;
@@ -42,7 +51,7 @@ struct JobEnd {
   std::string reason;
   int exit_code = 0;
   int signal = 0;
-  bool interrupted = false;  // by our user: the job is cancelled
+  bool interrupted = false;  // by our user: `reason` is a sentence on what became of the job
 };
 // Of `scontrol --oneliner show job ID`.
 JobEnd parse_job(const std::string& text);
